@@ -1,0 +1,184 @@
+// Transfer: moves the page streams of requests between nodes. TransferNode is the whole protocol of one node without
+// sockets, clock or threads: bytes and time go in, bytes and events come out. docs/wire.md is the format,
+// docs/protocol.md the rules.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lynx/page.h"
+#include "lynx/result.h"
+#include "lynx/sampling.h"
+
+namespace lynx {
+
+// Monotonic time in nanoseconds; the origin does not matter.
+using TimeNs = std::int64_t;
+inline constexpr TimeNs kMillisecondNs = 1'000'000;
+inline constexpr TimeNs kSecondNs = 1'000'000'000;
+
+using PeerId = std::uint32_t;  // a connection, chosen by the node; never reused
+
+// The decode node chooses `id`, unique on its connection.
+struct RequestId {
+  PeerId peer = 0;
+  std::uint64_t id = 0;
+  auto operator<=>(const RequestId&) const = default;
+};
+
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+// One property that both nodes must share, as text: {"model", "SmolLM2-135M-Instruct"}. HELLO carries them all; the first
+// that differs or is missing is named in the refusal.
+struct LayoutField {
+  std::string name;
+  std::string value;
+  bool operator==(const LayoutField&) const = default;
+};
+
+enum class NodeRole : std::uint8_t { kPrefill = 0, kDecode = 1 };
+
+struct TransferLimits {
+  std::uint32_t max_frame_bytes = 1 << 20;        // payload of one frame
+  std::uint32_t max_requests = 256;               // open at a time, per peer
+  std::uint32_t max_prompt_tokens = 1 << 18;
+  std::uint64_t max_page_stream_bytes = 16 << 20; // one page stream
+};
+
+// kStrict is the product; kFifo (first offered, first sent) and sender-only priority (`pull` false: everything is granted
+// at once) are the controls that tests and benchmarks compare with.
+enum class SendOrder : std::uint8_t { kStrict, kFifo };
+
+struct NodeConfig {
+  std::string name;
+  NodeRole role = NodeRole::kDecode;
+  std::uint64_t epoch = 0;          // random per process start
+  std::vector<LayoutField> layout;
+  std::vector<std::string> codecs;  // canonical specs or names that this node can use
+  TransferLimits limits;
+  SendOrder order = SendOrder::kStrict;
+  bool pull = true;
+  // Grant window: 0 follows 1.25 * min RTT * best rate + 128 KiB as measured; otherwise fixed.
+  std::uint64_t window_bytes = 0;
+  TimeNs heartbeat_ns = 500 * kMillisecondNs;  // PING period; a peer that misses 3 is dead
+};
+
+// --- what travels ---
+
+// decode -> prefill
+struct TransferRequest {
+  std::vector<Token> tokens;
+  SamplingOptions sampling;
+  std::string codec;           // canonical spec
+  std::uint32_t deadline_ms = 0;  // from now; 0: none
+  bool overlap = true;         // false: pages are offered only when the whole prompt is prefilled (the paper's order)
+  bool operator==(const TransferRequest&) const = default;
+};
+
+// prefill -> decode: what is about to travel. A transfer has one part per sending rank.
+struct TransferOffer {
+  std::uint32_t stream_count = 1;
+  std::uint32_t part_count = 1;
+  std::uint32_t first_token = 0;
+  std::uint32_t token_count = 0;
+  std::uint64_t elements = 0;
+  std::vector<std::uint64_t> max_bytes;  // per stream, upper bound over all parts
+  bool operator==(const TransferOffer&) const = default;
+};
+
+// prefill -> decode: the prompt is read and token 0 chosen.
+struct PrefillDone {
+  Token token0 = 0;
+  std::uint32_t reused_tokens = 0;  // prompt tokens taken from a kept cache
+  TimeNs prefill_ns = 0;            // spent on the prefill node
+  bool operator==(const PrefillDone&) const = default;
+};
+
+// --- events ---
+
+struct PeerUp { PeerId peer = 0; std::string name; NodeRole role = NodeRole::kPrefill; std::vector<std::string> codecs; };
+struct PeerDown { PeerId peer = 0; Status status; };
+struct RequestArrived { RequestId request; TransferRequest body; };                      // prefill
+struct OfferArrived { RequestId request; TransferOffer offer; };                         // decode: AcceptOffer or Abort
+struct PrefillDoneArrived { RequestId request; PrefillDone done; };                      // decode
+struct PageArrived { RequestId request; int part = 0; int stream = 0; PageAddress address; SharedBytes bytes; };  // decode
+struct StreamCompleted { RequestId request; int stream = 0; std::uint64_t bytes = 0; std::uint64_t wire_bytes = 0; };  // decode
+// The terminal event of a request, exactly one on each side. ok: every stream arrived (decode) or was acknowledged (prefill).
+struct RequestFinished { RequestId request; Status status; };
+
+using TransferEvent = std::variant<PeerUp, PeerDown, RequestArrived, OfferArrived, PrefillDoneArrived, PageArrived,
+                                   StreamCompleted, RequestFinished>;
+
+// Counters of one connection.
+struct PeerStats {
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+  TimeNs min_rtt_ns = 0;           // 0: not known yet
+  double receive_rate_bps = 0;     // best recent rate of page data, bits per second; 0: not known yet
+  std::uint64_t window_bytes = 0;  // current shared grant window
+  std::uint32_t peer_load = 0;     // open requests, as the peer's last PONG says
+};
+
+class TransferNode {
+ public:
+  explicit TransferNode(NodeConfig config);
+  ~TransferNode();
+  TransferNode(const TransferNode&) = delete;
+  TransferNode& operator=(const TransferNode&) = delete;
+
+  // --- connections ---
+  // A byte stream to a peer exists; HELLO is queued. PeerUp follows once both HELLOs fit.
+  PeerId AddPeer(TimeNs now);
+  // The byte stream is gone. Every open request of the peer ends; PeerDown follows.
+  void RemovePeer(PeerId peer, Status why, TimeNs now);
+  // Bytes from the peer, split anywhere. An error closes the connection: PeerDown follows, and WantsClose is true once
+  // what explains it to the peer has been taken by Output.
+  void Feed(PeerId peer, std::span<const std::byte> bytes, TimeNs now);
+  // Appends whole frames for the peer, stopping once `budget` bytes are exceeded. Returns bytes appended. Nothing of a
+  // higher stream is given to any peer while a lower stream is granted, ready and unsent for a peer that takes data.
+  std::size_t Output(PeerId peer, std::size_t budget, TimeNs now, std::vector<std::byte>* out);
+  bool WantsClose(PeerId peer) const;
+  // The network layer says whether the peer's socket takes bytes; a peer that has not for 200 ms does not hold the
+  // higher streams of others back.
+  void SetWritable(PeerId peer, bool writable, TimeNs now);
+
+  // When Tick must be called at the latest, and the call: heartbeats, dead peers, deadlines.
+  std::optional<TimeNs> NextTimeout() const;
+  void Tick(TimeNs now);
+
+  std::optional<TransferEvent> Poll();
+  PeerStats Stats(PeerId peer) const;
+  std::uint32_t OpenRequests() const;
+
+  // --- decode side ---
+  // kInvalid when the peer is not up or does not know the codec.
+  Result<RequestId> Request(PeerId peer, const TransferRequest& request, TimeNs now);
+  // The receiver has room for the whole transfer: bytes may be granted.
+  Status AcceptOffer(RequestId request, TimeNs now);
+
+  // --- prefill side ---
+  Status Offer(RequestId request, const TransferOffer& offer, TimeNs now);
+  Status SendPrefillDone(RequestId request, const PrefillDone& done, TimeNs now);
+  // One encoded page stream is ready. Streams of a page may come in any order.
+  Status PushPage(RequestId request, int part, int stream, const PageAddress& address, SharedBytes bytes, TimeNs now);
+  // No more pages in this part of the stream; END(stream) is sent after the last of them.
+  Status EndStream(RequestId request, int part, int stream, TimeNs now);
+
+  // --- both ---
+  // Ends the request here and tells the peer. No effect on a finished request.
+  void Abort(RequestId request, Status why, TimeNs now);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The fields in which two layouts differ: kUnsupported "model differs: here …, there …", or ok.
+Status CompareLayouts(const std::vector<LayoutField>& here, const std::vector<LayoutField>& there);
+
+}  // namespace lynx
