@@ -1,0 +1,43 @@
+// exp and log from IEEE basic operations alone: the same bits on every machine, where libm differs in the last one.
+// Within 4 ulp of the true value.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace lynx {
+
+// log of a positive, finite, normal number: x = m * 2^e with m in [1/sqrt(2), sqrt(2)), log m = 2 atanh((m - 1)/(m +
+// 1)).
+inline double PortableLog(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  int exponent = int(bits >> 52) - 1023;
+  double m = std::bit_cast<double>((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull);
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++exponent;
+  }
+  const double s = (m - 1.0) / (m + 1.0);
+  const double z = s * s;  // at most 0.0295: the first term left out is below 2^-56 of the sum
+  double sum = 1.0 / 21;
+  for (int k = 19; k >= 1; k -= 2) sum = sum * z + 1.0 / k;
+  // ln 2 in two parts; the first has 20 trailing zero bits, so its product with the exponent is exact.
+  return exponent * 0x1.62e42fefp-1 + (2.0 * s * sum + exponent * 0x1.473de6af278edp-34);
+}
+
+// exp of x in [-700, 700]; 0 below, the value at 700 above. x = k ln 2 + r with |r| <= ln 2 / 2, Taylor series in r.
+inline double PortableExp(double x) {
+  if (!(x >= -700.0)) return 0.0;
+  if (x > 700.0) x = 700.0;
+  const double shifted = x * 0x1.71547652b82fep0 + 0x1.8p52;  // rounds to k, which lands in the low bits
+  const double k = shifted - 0x1.8p52;
+  const double r = (x - k * 0x1.62e42fefp-1) - k * 0x1.473de6af278edp-34;
+  double sum = 1.0 / 6227020800.0;  // 1 / 13!, the first term left out is below 2^-57 of the sum
+  for (double inverse : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                         1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2, 1.0, 1.0}) {
+    sum = sum * r + inverse;
+  }
+  return sum * std::bit_cast<double>((std::bit_cast<std::uint64_t>(shifted) + 1023u) << 52);
+}
+
+}  // namespace lynx

@@ -1,0 +1,188 @@
+// Filters and coupled sampling. All filters keep a prefix of the order (logit descending, id ascending), so what is
+// kept is one short sorted list; only the usual case without filters runs over the whole vocabulary.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "base/portable_math.h"
+#include "base/random.h"
+#include "lynx/speculate.h"
+
+namespace lynx {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+
+struct Candidate {
+  float logit = 0;
+  Token id = 0;
+};
+
+bool Before(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+// NaN as -inf, +inf as the largest float.
+float Clean(float logit) { return logit > kLowest ? std::min(logit, std::numeric_limits<float>::max()) : kLowest; }
+
+// Lowest id of the largest logit. Sixteen running maxima let the compiler use vectors; `>` is false for NaN.
+Token Greedy(std::span<const float> logits) {
+  constexpr std::size_t kLanes = 16;
+  float lanes[kLanes];
+  std::fill_n(lanes, kLanes, kLowest);
+  std::size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
+    }
+  }
+  float best = kLowest;
+  for (float lane : lanes) best = std::max(best, lane);
+  for (; i < logits.size(); ++i) best = logits[i] > best ? logits[i] : best;
+  const auto first = std::find(logits.begin(), logits.end(), best);
+  return best == kLowest ? 0 : Token(first - logits.begin());
+}
+
+bool Filters(const SamplingOptions& options, std::size_t vocabulary) {
+  return (options.top_k > 0 && std::size_t(options.top_k) < vocabulary) || options.top_p < 1.0f || options.min_p > 0.0f;
+}
+
+// Brings the first `count` candidates into their final places; those before `done` already are.
+void SortPrefix(std::vector<Candidate>* candidates, std::size_t done, std::size_t count) {
+  const auto from = candidates->begin() + std::ptrdiff_t(done);
+  const auto to = candidates->begin() + std::ptrdiff_t(count);
+  if (count < candidates->size()) std::nth_element(from, to, candidates->end(), Before);
+  std::sort(from, to, Before);
+}
+
+// top-p: the shortest prefix whose probability (at temperature 1, among what top-k left) reaches top_p, the token that
+// reaches it included. Sorts a few at first: few are enough nearly always.
+void CutTopP(float top_p, std::size_t sorted, std::vector<Candidate>* candidates) {
+  float top = kLowest;
+  for (const Candidate& candidate : *candidates) top = std::max(top, candidate.logit);
+  double total = 0;
+  for (const Candidate& candidate : *candidates) total += PortableExp(double(candidate.logit) - top);
+  double sum = 0;
+  for (std::size_t i = 0; i < candidates->size(); ++i) {
+    if (i == sorted) {
+      const std::size_t more = std::min(candidates->size(), std::max<std::size_t>(256, 4 * sorted));
+      SortPrefix(candidates, sorted, more);
+      sorted = more;
+    }
+    sum += PortableExp(double((*candidates)[i].logit) - top);
+    if (sum >= double(top_p) * total) {
+      candidates->resize(i + 1);
+      return;
+    }
+  }
+}
+
+// What top-k, top-p and min-p keep, in any order; empty when every logit is -inf. Tokens at -inf are never kept.
+std::vector<Candidate> Keep(std::span<const float> logits, const SamplingOptions& options) {
+  // min-p keeps logits within log(min_p) of the largest, whatever top-k and top-p cut; so without top-p (whose sum
+  // needs all) it can go first and leave little to sort.
+  const float top = Clean(logits[std::size_t(Greedy(logits))]);
+  const float least = options.min_p > 0 ? top + float(PortableLog(double(options.min_p))) : kLowest;
+  const float early = options.top_p < 1.0f ? kLowest : least;
+  std::vector<Candidate> kept;
+  kept.reserve(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float logit = Clean(logits[i]);
+    if (logit > kLowest && logit >= early) kept.push_back({logit, Token(i)});
+  }
+  std::size_t sorted = 0;
+  if (options.top_k > 0 && std::size_t(options.top_k) < kept.size()) {
+    sorted = std::size_t(options.top_k);
+    SortPrefix(&kept, 0, sorted);
+    kept.resize(sorted);
+  }
+  if (options.top_p < 1.0f) {
+    CutTopP(options.top_p, sorted, &kept);
+    std::erase_if(kept, [least](const Candidate& candidate) { return candidate.logit < least; });
+  }
+  return kept;
+}
+
+// The race: value logit / temperature + Gumbel noise, highest wins, ties by lowest id.
+class Race {
+ public:
+  Race(const SamplingOptions& options, std::uint64_t index)
+      : temperature_(options.temperature), key_(Mix64(Mix64(options.seed) + index)) {}
+
+  // Noise is -log(-log u), u = (bits + 0.5) 2^-52 in (0, 1). It is at most -log(1 - u) < (leading ones of bits + 1) ln
+  // 2 (since -log u >= 1 - u), which settles all but a few tokens without a logarithm.
+  void Enter(float logit, Token id) {
+    const std::uint64_t bits = Mix64(key_ ^ std::uint64_t(std::uint32_t(id)));
+    const double scaled = double(logit) / temperature_;
+    if (scaled + (std::countl_one(bits) + 1) * kLn2 * (1 + 1e-9) < value_) return;
+    const double unit = (double(bits >> 12) + 0.5) * 0x1p-52;
+    const double value = scaled - PortableLog(-PortableLog(unit));
+    if (value > value_ || (value == value_ && id < winner_)) {
+      value_ = value;
+      winner_ = id;
+    }
+  }
+  Token winner() const { return winner_; }
+
+ private:
+  double temperature_;
+  std::uint64_t key_;
+  double value_ = -std::numeric_limits<double>::infinity();
+  Token winner_ = 0;
+};
+
+}  // namespace
+
+Status CheckSampling(const SamplingOptions& options) {
+  const auto bad = [](const char* what) { return Invalid(std::string("sampling: ") + what); };
+  if (!std::isfinite(options.temperature) || options.temperature < 0) {
+    return bad("temperature must be 0 (greedy) or a positive number");
+  }
+  if (options.top_k < 0) return bad("top_k must be 0 (off) or positive");
+  if (!(options.top_p > 0.0f && options.top_p <= 1.0f)) return bad("top_p must be above 0 and at most 1 (off)");
+  if (!(options.min_p >= 0.0f && options.min_p <= 1.0f)) return bad("min_p must be between 0 (off) and 1");
+  if (options.method != SamplingMethod::kCoupled && options.method != SamplingMethod::kRejection) {
+    return bad("method must be coupled or rejection");
+  }
+  return Ok();
+}
+
+Token SampleCoupled(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index) {
+  LYNX_CHECK(!logits.empty());
+  const Token greedy = Greedy(logits);
+  if (options.temperature == 0.0f) return greedy;
+  Race race(options, index);
+  if (Filters(options, logits.size())) {
+    for (const Candidate& candidate : Keep(logits, options)) race.Enter(candidate.logit, candidate.id);
+    return race.winner();
+  }
+  // The likeliest token first: most others then lose at once.
+  if (const float top = Clean(logits[std::size_t(greedy)]); top > kLowest) race.Enter(top, greedy);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float logit = Clean(logits[i]);
+    if (logit > kLowest) race.Enter(logit, Token(i));
+  }
+  return race.winner();
+}
+
+void TokenProbabilities(std::span<const float> logits, const SamplingOptions& options, std::span<float> probabilities) {
+  LYNX_CHECK(!logits.empty() && probabilities.size() == logits.size());
+  std::fill(probabilities.begin(), probabilities.end(), 0.0f);
+  const Token greedy = Greedy(logits);
+  const float top = Clean(logits[std::size_t(greedy)]);
+  if (options.temperature == 0.0f || top == kLowest) {
+    probabilities[std::size_t(greedy)] = 1.0f;
+    return;
+  }
+  const auto weight = [&](float logit) { return PortableExp((double(logit) - top) / double(options.temperature)); };
+  const std::vector<Candidate> kept = Keep(logits, options);
+  double total = 0;
+  for (const Candidate& candidate : kept) total += weight(candidate.logit);
+  for (const Candidate& candidate : kept) {
+    probabilities[std::size_t(candidate.id)] = float(weight(candidate.logit) / total);
+  }
+}
+
+}  // namespace lynx
