@@ -1,0 +1,155 @@
+#include "codec/catalog.h"
+
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "codec/integer_codec.h"
+#include "codec/nested_codec.h"
+#include "codec/paper_codec.h"
+#include "codec/raw_codec.h"
+
+namespace lynx {
+namespace {
+
+// A number that a codec can be built with. Order, defaults and names are part of the canonical spec.
+struct Parameter {
+  std::string_view name;
+  double least;
+  double greatest;
+  double standard;
+};
+
+constexpr Parameter kPaperParameters[] = {{"alpha", 0.01, 1e6, 100}};
+constexpr Parameter kNestedParameters[] = {{"anchor", 4, 4, 4}, {"residual", 4, 4, 4}};
+
+using Values = std::span<const double>;  // one per parameter
+using Maker = std::unique_ptr<Codec> (*)(const std::string& spec, Values values, const CacheShape& shape,
+                                         const CodecKernels& kernels);
+
+struct Entry {
+  std::string_view name;
+  std::span<const Parameter> parameters;
+  Maker make;
+};
+
+std::unique_ptr<Codec> MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&) {
+  return std::make_unique<RawCodec>(shape);
+}
+
+template <int bits>
+std::unique_ptr<Codec> MakeInteger(const std::string&, Values, const CacheShape& shape, const CodecKernels& kernels) {
+  return std::make_unique<IntegerCodec>(shape, kernels, bits);
+}
+
+template <PaperReading reading>
+std::unique_ptr<Codec> MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&) {
+  return std::make_unique<PaperCodec>(shape, reading, values[0], spec);
+}
+
+std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheShape& shape,
+                                  const CodecKernels& kernels) {
+  return std::make_unique<NestedCodec>(shape, kernels, spec);
+}
+
+constexpr Entry kCatalog[] = {
+    {"raw", {}, MakeRaw},
+    {"int8", {}, MakeInteger<8>},
+    {"int4", {}, MakeInteger<4>},
+    {"paper", kPaperParameters, MakePaper<PaperReading::k120>},
+    {"paper127", kPaperParameters, MakePaper<PaperReading::k127>},
+    {"nested", kNestedParameters, MakeNested},
+};
+constexpr std::size_t kMaxParameters = 2;
+
+std::string NumberText(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return std::string(text, end);
+}
+
+std::string ParameterNames(const Entry& entry) {
+  if (entry.parameters.empty()) return "it has no parameters";
+  std::string names;
+  for (const Parameter& parameter : entry.parameters) {
+    names += names.empty() ? "it has " : ", ";
+    names += parameter.name;
+  }
+  return names;
+}
+
+// Reads one "name=value" into its place.
+Status ReadParameter(const Entry& entry, std::string_view text, std::span<double> values) {
+  const std::string where = "codec " + std::string(entry.name) + ": ";
+  const std::size_t equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  const auto parameter = std::find_if(entry.parameters.begin(), entry.parameters.end(),
+                                      [name](const Parameter& known) { return known.name == name; });
+  if (parameter == entry.parameters.end()) {
+    return Invalid(where + "no parameter \"" + std::string(name) + "\", " + ParameterNames(entry));
+  }
+  const std::string_view number = equals == std::string_view::npos ? "" : text.substr(equals + 1);
+  double value = 0;
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() ||
+      !(value >= parameter->least && value <= parameter->greatest)) {
+    return Invalid(where + std::string(name) + " must be a number from " + NumberText(parameter->least) + " to " +
+                   NumberText(parameter->greatest) + ", not \"" + std::string(number) + "\"");
+  }
+  values[parameter - entry.parameters.begin()] = value;
+  return Ok();
+}
+
+// "name:parameter=value,…" with every parameter.
+std::string CanonicalSpec(const Entry& entry, Values values) {
+  std::string spec(entry.name);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    spec += i == 0 ? ":" : ",";
+    spec += std::string(entry.parameters[i].name) + "=" + NumberText(values[i]);
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::vector<std::string> CodecNames() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kCatalog) names.emplace_back(entry.name);
+  return names;
+}
+
+Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::string_view spec,
+                                             const CacheShape& shape) {
+  const std::size_t colon = spec.find(':');
+  const std::string_view name = spec.substr(0, colon);
+  const auto entry =
+      std::find_if(std::begin(kCatalog), std::end(kCatalog), [name](const Entry& known) { return known.name == name; });
+  if (entry == std::end(kCatalog)) {
+    std::string known;
+    for (const std::string& each : CodecNames()) known += (known.empty() ? "" : ", ") + each;
+    return Unsupported("no codec \"" + std::string(name) + "\", there are " + known);
+  }
+  LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
+  double values[kMaxParameters];
+  for (std::size_t i = 0; i < entry->parameters.size(); ++i) values[i] = entry->parameters[i].standard;
+  std::string_view rest = colon == std::string_view::npos ? "" : spec.substr(colon + 1);
+  if (colon != std::string_view::npos && rest.empty()) {
+    return Invalid("codec " + std::string(name) + ": parameters expected after \":\", " + ParameterNames(*entry));
+  }
+  while (!rest.empty()) {
+    const std::size_t comma = rest.find(',');
+    LYNX_RETURN_IF_ERROR(ReadParameter(*entry, rest.substr(0, comma), values));
+    rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
+  }
+  const Values read(values, entry->parameters.size());
+  return entry->make(CanonicalSpec(*entry, read), read, shape, kernels);
+}
+
+Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec, const CacheShape& shape, const Profile*) {
+  return MakeCodecWith(PortableKernels(), spec, shape);
+}
+
+}  // namespace lynx

@@ -1,0 +1,64 @@
+// One-element definitions: the arithmetic that docs/codec.md prescribes, shared by every kernel. Plain IEEE single
+// precision in the order written, no contraction.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "codec/rounding.h"
+
+namespace lynx {
+
+// --- nested ---
+
+inline constexpr int kNestedResidualBits = 4;
+inline constexpr float kNestedCells = 256.0f;  // 16 anchor levels of 16 cells
+
+// The two scalars of a channel in a page: chunks sit on the grid base + unit * {0, 1, ... 255}.
+struct NestedPageScale {
+  std::uint16_t base;
+  std::uint16_t unit;
+};
+inline NestedPageScale NestedPageScaleOf(float least, float greatest) {
+  const std::uint16_t base = F16Down(least);
+  return {base, F16Up((greatest - F16ToFloat(base)) / 255.0f)};
+}
+
+// The two scalars of a channel in a chunk: the chunk's cells cover [low, low + (width + 1) * unit].
+struct NestedChunkScale {
+  std::uint8_t offset;
+  std::uint8_t width;
+};
+inline float NestedLow(float base, float unit, std::uint8_t offset) { return base + float(offset) * unit; }
+inline float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
+inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
+  if (unit == 0.0f) return {0, 0};
+  const float offset = std::fmin(std::floor((least - base) / unit), 255.0f);
+  const auto offset_code = std::uint8_t(offset);
+  const float width = std::ceil((greatest - NestedLow(base, unit, offset_code)) / unit);
+  return {offset_code, std::uint8_t(std::fmax(std::fmin(width, 256.0f), 1.0f) - 1.0f)};
+}
+
+inline int NestedQuantize(float value, float low, float inverse_cell) {
+  const float position = (value - low) * inverse_cell;
+  const float above = position > 0.0f ? position : 0.0f;
+  return int(above < 255.0f ? above : 255.0f);
+}
+// The centre of fine cell n, and of anchor level a.
+inline float NestedFine(int n, float low, float cell) { return low + (float(n) + 0.5f) * cell; }
+inline float NestedCoarse(int a, float low, float cell) { return low + float(16 * a + 8) * cell; }
+
+// --- int8, int4 ---
+
+inline std::uint16_t IntegerStepOf(float magnitude, float greatest_code) { return F16Up(magnitude / greatest_code); }
+inline float IntegerInverse(float step) { return step > 0.0f ? 1.0f / step : 0.0f; }
+
+// The nearest integer, ties to even, of |x| < 2^22: adding 1.5 * 2^23 leaves it in the low mantissa bits.
+inline int NearestInteger(float x) {
+  return std::bit_cast<std::int32_t>(x + 12582912.0f) - std::bit_cast<std::int32_t>(12582912.0f);
+}
+
+// A nibble as a signed number.
+inline int SignedNibble(int nibble) { return (nibble ^ 8) - 8; }
+
+}  // namespace lynx

@@ -1,0 +1,73 @@
+#include "codec/integer_codec.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "codec/elements.h"
+
+namespace lynx {
+namespace {
+
+// Payload: step (FP16) per token, then the codes: bytes [token][channel] for int8, nibble rows for int4.
+CodecInfo Info(int bits) {
+  CodecInfo info;
+  info.name = bits == 8 ? "int8" : "int4";
+  info.spec = info.name;
+  info.page_tokens = kPageTokens;
+  info.couples_heads = true;
+  return info;
+}
+
+}  // namespace
+
+IntegerCodec::IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits)
+    : PageCodec(Info(bits), bits == 8 ? CodecId::kInt8 : CodecId::kInt4, shape), kernels_(kernels), bits_(bits) {
+  LYNX_CHECK(bits == 8 || bits == 4);
+}
+
+std::size_t IntegerCodec::CodeBytes(int tokens, int channels) const {
+  return bits_ == 8 ? std::size_t(tokens) * std::size_t(channels) : NibbleBytes(tokens, channels);
+}
+
+std::size_t IntegerCodec::PayloadBytes(const PageDims& dims, int) const {
+  return 2 * std::size_t(dims.tokens) + CodeBytes(dims.tokens, dims.channels);
+}
+
+std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.tokens); }
+
+void IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                                Scratch scratch) const {
+  float* inverse_steps = scratch.Take<float>(dims.tokens);
+  kernels_.token_magnitudes(values, dims.tokens, dims.channels, inverse_steps);
+  const float greatest_code = bits_ == 8 ? 127.0f : 7.0f;
+  for (int token = 0; token < dims.tokens; ++token) {
+    const std::uint16_t step = IntegerStepOf(inverse_steps[token], greatest_code);
+    StoreLittle(step, payloads[0] + 2 * token);
+    inverse_steps[token] = IntegerInverse(F16ToFloat(step));
+  }
+  auto* codes = reinterpret_cast<std::uint8_t*>(payloads[0] + 2 * dims.tokens);
+  const auto quantize = bits_ == 8 ? kernels_.int8_quantize : kernels_.int4_quantize;
+  quantize(values, dims.tokens, dims.channels, inverse_steps, codes);
+}
+
+Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
+  for (int token = 0; token < dims.tokens; ++token) {
+    if (!F16IsFinite(LoadLittle<std::uint16_t>(payloads[0].data() + 2 * token))) {
+      return Corrupt("page stream has a step that is not finite");
+    }
+  }
+  return Ok();
+}
+
+void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+  const int first = chunk * kChunkTokens;
+  const int tokens = dims.ChunkTokens(chunk);
+  float* steps = scratch.Take<float>(tokens);
+  for (int token = 0; token < tokens; ++token) {
+    steps[token] = F16ToFloat(LoadLittle<std::uint16_t>(payloads[0].data() + 2 * (first + token)));
+  }
+  const std::byte* codes = payloads[0].data() + 2 * dims.tokens + CodeBytes(first, dims.channels);
+  const auto reconstruct = bits_ == 8 ? kernels_.int8_reconstruct : kernels_.int4_reconstruct;
+  reconstruct(reinterpret_cast<const std::uint8_t*>(codes), tokens, dims.channels, steps, rows);
+}
+
+}  // namespace lynx

@@ -1,0 +1,29 @@
+// `int8` and `int4`: whole-cache baselines, symmetric, one step per token over all channels of the page.
+#pragma once
+
+#include "codec/kernels.h"
+#include "codec/page_codec.h"
+
+namespace lynx {
+
+class IntegerCodec : public PageCodec {
+ public:
+  // bits: 8 or 4.
+  IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits);
+
+ protected:
+  std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
+  std::size_t WorkBytes(const PageDims& dims) const override;
+  void EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                    Scratch scratch) const override;
+  Status CheckPayloads(Payloads payloads, const PageDims& dims) const override;
+  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
+
+ private:
+  std::size_t CodeBytes(int tokens, int channels) const;
+
+  const CodecKernels& kernels_;
+  const int bits_;
+};
+
+}  // namespace lynx

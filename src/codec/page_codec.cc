@@ -1,0 +1,206 @@
+#include "codec/page_codec.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "codec/page_io.h"
+
+namespace lynx {
+namespace {
+
+PageDims DimsOf(const PageShape& shape) { return {shape.tokens, shape.heads * shape.head_dim}; }
+
+PageShape ShapeOf(const PageAddress& address, int head_dim) {
+  return {address.kind, address.head_count, head_dim, address.token_count};
+}
+
+PageView ViewOf(const PageSpan& page) {
+  return {page.address,      page.element_type, page.head_dim,      page.data,
+          page.token_stride, page.head_stride,  page.channel_stride};
+}
+
+}  // namespace
+
+void* Scratch::TakeBytes(std::size_t bytes) {
+  LYNX_CHECK(bytes <= bytes_.size());
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+  const std::size_t padding = (kAlignment - address % kAlignment) % kAlignment;
+  void* taken = bytes_.data() + padding;
+  bytes_ = bytes_.subspan(bytes);
+  return taken;
+}
+
+Status CheckCacheShape(const CacheShape& shape) {
+  constexpr int kMaxLayers = 65535;
+  if (shape.layers.empty() || shape.layers.size() > kMaxLayers)
+    return Invalid("cache shape: 1 to 65535 layers, please");
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    const LayerShape& layer = shape.layers[i];
+    const int widest = std::max(layer.key_dim, layer.value_dim);
+    if (layer.kv_heads <= 0 || layer.key_dim < 0 || layer.value_dim < 0 || widest == 0 ||
+        std::int64_t{layer.kv_heads} * widest > kMaxPageChannels) {
+      return Invalid("cache shape: layer " + std::to_string(i) + " needs 1 to " + std::to_string(kMaxPageChannels) +
+                     " channels");
+    }
+  }
+  return Ok();
+}
+
+PageCodec::PageCodec(CodecInfo info, CodecId id, CacheShape shape)
+    : info_(std::move(info)), id_(id), fingerprint_(SpecFingerprint(info_.spec)), shape_(std::move(shape)) {
+  LYNX_CHECK(info_.stream_count >= 1 && info_.stream_count <= kMaxStreams);
+}
+
+std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
+  LYNX_CHECK(stream >= 0 && stream < info_.stream_count);
+  const PageDims dims = DimsOf(shape);
+  std::size_t payload = PayloadBytes(dims, stream);
+  if (stream == 0) payload = std::max(payload, dims.elements() * ElementBytes(shape_.element_type));
+  return kPageHeaderBytes + payload;
+}
+
+std::size_t PageCodec::ScratchBytes(const PageShape& shape) const {
+  const PageDims dims = DimsOf(shape);
+  return Scratch::BytesFor<float>(dims.elements()) + WorkBytes(dims);
+}
+
+Status PageCodec::CheckPage(const PageAddress& address, int head_dim) const {
+  LYNX_RETURN_IF_ERROR(CheckAddress(shape_, address));
+  const int layer_dim = shape_.layers[address.layer].HeadDim(address.kind);
+  if (head_dim != layer_dim) {
+    return Invalid("page has head_dim " + std::to_string(head_dim) + ", its layer " + std::to_string(layer_dim));
+  }
+  if (address.token_count > kPageTokens) {
+    return Invalid("page has " + std::to_string(address.token_count) + " tokens, cut it at multiples of " +
+                   std::to_string(kPageTokens));
+  }
+  return Ok();
+}
+
+PageHeader PageCodec::HeaderOf(const PageView& page, bool exact) const {
+  PageHeader header;
+  header.codec = id_;
+  header.fingerprint = fingerprint_;
+  header.stream_count = info_.stream_count;
+  header.exact = exact;
+  header.element_type = page.element_type;
+  header.address = page.address;
+  header.head_dim = page.head_dim;
+  return header;
+}
+
+void PageCodec::SealAll(PageHeader header, std::span<const std::size_t> payload_bytes,
+                        std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const {
+  std::uint32_t anchor_checksum = 0;
+  for (int stream = 0; stream < info_.stream_count; ++stream) {
+    header.stream = stream;
+    header.anchor_checksum = anchor_checksum;
+    sizes[stream] = kPageHeaderBytes + payload_bytes[stream];
+    const std::uint32_t checksum = SealPageStream(header, buffers[stream].first(sizes[stream]));
+    if (stream == 0) anchor_checksum = checksum;
+  }
+}
+
+Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::byte>> buffers,
+                         std::span<std::size_t> sizes, std::span<std::byte> scratch) const {
+  LYNX_RETURN_IF_ERROR(CheckPage(page.address, page.head_dim));
+  if (page.element_type != shape_.element_type) return Invalid("page has another element type than the cache");
+  const std::size_t streams = std::size_t(info_.stream_count);
+  const PageShape shape = ShapeOf(page.address, page.head_dim);
+  if (buffers.size() != streams || sizes.size() != streams) {
+    return Invalid("encoding needs " + std::to_string(streams) + " buffers and sizes");
+  }
+  for (std::size_t stream = 0; stream < streams; ++stream) {
+    if (buffers[stream].size() < MaxBytes(shape, int(stream))) {
+      return Invalid("buffer of stream " + std::to_string(stream) + " is smaller than MaxBytes");
+    }
+  }
+  if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
+
+  std::array<std::size_t, kMaxStreams> payload_bytes{};
+  bool exact = AlwaysExact(page.element_type);
+  const PageDims dims = DimsOf(shape);
+  Scratch pieces(scratch);
+  if (!exact) {
+    float* values = pieces.Take<float>(dims.elements());
+    GatherValues(page, 0, dims.tokens, values);
+    exact = !AllWithin(values, dims.elements(), kMaxMagnitude);
+    if (!exact) {
+      std::array<std::byte*, kMaxStreams> payloads{};
+      for (std::size_t stream = 0; stream < streams; ++stream) {
+        payloads[stream] = buffers[stream].data() + kPageHeaderBytes;
+        payload_bytes[stream] = PayloadBytes(dims, int(stream));
+      }
+      EncodeValues(values, dims, std::span(payloads).first(streams), pieces);
+    }
+  }
+  if (exact) {
+    GatherBits(page, buffers[0].data() + kPageHeaderBytes);
+    payload_bytes[0] = dims.elements() * ElementBytes(page.element_type);
+  }
+  SealAll(HeaderOf(page, exact), payload_bytes, buffers, sizes);
+  return Ok();
+}
+
+Status PageCodec::CheckHeader(const PageHeader& header, int stream, const PageHeader& expected) const {
+  const auto differs = [&](const std::string& what) {
+    return std::string("stream ") + std::to_string(stream) + " of the page has another " + what;
+  };
+  if (header.codec != id_) return Unsupported(differs("codec than " + info_.name));
+  if (header.stream_count != info_.stream_count) return Unsupported(differs("stream count than " + info_.spec));
+  if (header.fingerprint != fingerprint_) return Unsupported(differs("set of parameters than " + info_.spec));
+  if (header.stream != stream) return Invalid(differs("stream number"));
+  if (header.address != expected.address) return Invalid(differs("address than the destination"));
+  if (header.head_dim != expected.head_dim) return Invalid(differs("head_dim than the destination"));
+  return Ok();
+}
+
+Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
+                         std::span<std::byte> scratch) const {
+  LYNX_RETURN_IF_ERROR(CheckPage(page.address, page.head_dim));
+  if (streams.empty() || streams.size() > std::size_t(info_.stream_count)) {
+    return Invalid("decoding takes 1 to " + std::to_string(info_.stream_count) + " streams");
+  }
+  const PageShape shape = ShapeOf(page.address, page.head_dim);
+  const PageDims dims = DimsOf(shape);
+  if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
+
+  // Everything is checked before the first element is written.
+  const PageHeader expected = HeaderOf(ViewOf(page), false);
+  std::array<std::span<const std::byte>, kMaxStreams> payloads;
+  PageHeader first;
+  std::uint32_t anchor_checksum = 0;
+  for (std::size_t stream = 0; stream < streams.size(); ++stream) {
+    LYNX_ASSIGN_OR_RETURN(const OpenedPageStream opened, OpenPageStream(streams[stream]));
+    const PageHeader& header = opened.header;
+    LYNX_RETURN_IF_ERROR(CheckHeader(header, int(stream), expected));
+    if (stream == 0) first = header;
+    if (header.exact != first.exact || header.element_type != first.element_type ||
+        header.anchor_checksum != anchor_checksum) {
+      return Invalid("stream " + std::to_string(stream) + " belongs to another encoding of the page than its stream 0");
+    }
+    if (stream == 0) anchor_checksum = opened.checksum;
+    std::size_t payload_bytes = header.exact ? 0 : PayloadBytes(dims, int(stream));
+    if (header.exact && stream == 0) payload_bytes = dims.elements() * ElementBytes(header.element_type);
+    if (opened.payload.size() != payload_bytes) return Corrupt("page stream payload does not fit the page's shape");
+    payloads[stream] = opened.payload;
+  }
+  if (first.exact) {
+    ScatterBits(payloads[0].data(), first.element_type, page);
+    return Ok();
+  }
+  const Payloads present = Payloads(payloads).first(streams.size());
+  LYNX_RETURN_IF_ERROR(CheckPayloads(present, dims));
+  Scratch pieces(scratch);
+  float* rows = pieces.Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * dims.channels);
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    DecodeChunk(present, dims, chunk, rows, pieces);
+    ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
+  }
+  return Ok();
+}
+
+}  // namespace lynx

@@ -1,0 +1,103 @@
+// What all codecs share: checks, gathering and scattering, the envelope, and pages that travel exactly. A codec adds
+// only its payloads.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codec/page_stream.h"
+#include "lynx/codec.h"
+
+namespace lynx {
+
+inline constexpr int kChunkTokens = 32;
+inline constexpr int kPageTokens = 256;
+inline constexpr int kMaxStreams = 8;
+// One page stream in F32 stays at 16 MiB; the largest models have 128 heads of 128 channels.
+inline constexpr int kMaxPageChannels = 16384;
+// Pages with a larger magnitude (or a non-finite value) travel exactly: the range of a channel, at most twice this,
+// must fit the FP16 metadata (65504).
+inline constexpr float kMaxMagnitude = 16384.0f;
+
+struct PageDims {
+  int tokens = 0;
+  int channels = 0;
+  int chunks() const { return (tokens + kChunkTokens - 1) / kChunkTokens; }
+  int ChunkTokens(int chunk) const {
+    const int left = tokens - chunk * kChunkTokens;
+    return left < kChunkTokens ? left : kChunkTokens;
+  }
+  std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
+};
+
+// Rows of packed nibbles: tokens 2i and 2i + 1 of a channel share byte [i][channel], the even token in the low half.
+inline std::size_t NibbleBytes(int tokens, int channels) { return std::size_t(tokens + 1) / 2 * std::size_t(channels); }
+
+// Hands out pieces of the caller's scratch, each aligned to 64 bytes.
+class Scratch {
+ public:
+  explicit Scratch(std::span<std::byte> bytes) : bytes_(bytes) {}
+  template <typename T>
+  T* Take(std::size_t count) {
+    return static_cast<T*>(TakeBytes(BytesFor<T>(count)));
+  }
+  // What Take<T>(count) consumes at most, alignment included.
+  template <typename T>
+  static std::size_t BytesFor(std::size_t count) {
+    return count * sizeof(T) + kAlignment;
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  void* TakeBytes(std::size_t bytes);
+  std::span<std::byte> bytes_;
+};
+
+class PageCodec : public Codec {
+ public:
+  PageCodec(CodecInfo info, CodecId id, CacheShape shape);
+
+  const CodecInfo& info() const final { return info_; }
+  std::size_t MaxBytes(const PageShape& shape, int stream) const final;
+  std::size_t ScratchBytes(const PageShape& shape) const final;
+  Status Encode(const PageView& page, std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes,
+                std::span<std::byte> scratch) const final;
+  Status Decode(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
+                std::span<std::byte> scratch) const final;
+
+ protected:
+  using Payloads = std::span<const std::span<const std::byte>>;  // of the streams at hand, at least one
+
+  // True when pages of this element type always travel exactly.
+  virtual bool AlwaysExact(ElementType) const { return false; }
+  // The length of a payload; the decoder refuses any other.
+  virtual std::size_t PayloadBytes(const PageDims& dims, int stream) const = 0;
+  // Scratch of EncodeValues and DecodeChunk, as a sum of Scratch::BytesFor.
+  virtual std::size_t WorkBytes(const PageDims& dims) const = 0;
+  // values: [token][channel], finite, magnitudes <= kMaxMagnitude. payloads[k] has PayloadBytes(dims, k) bytes.
+  virtual void EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                            Scratch scratch) const = 0;
+  // What could make a payload of the right length unusable (non-finite metadata): kCorrupt.
+  virtual Status CheckPayloads(Payloads payloads, const PageDims& dims) const = 0;
+  // Reconstructs one chunk into rows [token of the chunk][channel].
+  virtual void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const = 0;
+
+ private:
+  Status CheckPage(const PageAddress& address, int head_dim) const;
+  PageHeader HeaderOf(const PageView& page, bool exact) const;
+  Status CheckHeader(const PageHeader& header, int stream, const PageHeader& expected) const;
+  void SealAll(PageHeader header, std::span<const std::size_t> payload_bytes,
+               std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const;
+
+  CodecInfo info_;
+  CodecId id_;
+  std::uint16_t fingerprint_;
+  CacheShape shape_;
+};
+
+// kInvalid when a layer has no channels, or more heads or channels than a page stream can say.
+Status CheckCacheShape(const CacheShape& shape);
+
+}  // namespace lynx

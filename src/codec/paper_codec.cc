@@ -1,0 +1,182 @@
+#include "codec/paper_codec.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "codec/elements.h"
+
+namespace lynx {
+namespace {
+
+// Payload of stream 0, channels = H:
+//   2H  gamma_min (FP16) per channel   2H  gamma_scale (FP16) per channel
+//   then per chunk: 2H mu (FP16), 2H sigma (FP16), nibble rows of the anchor's low four bits and, in paper127, bit rows
+//   of its fifth bit: tokens 8i … 8i + 7 of a channel share byte [i][channel], token 8i in bit 0
+// Payload of stream 1: per chunk the nibble rows of the residual.
+CodecInfo Info(PaperReading reading, const std::string& spec) {
+  CodecInfo info;
+  info.name = reading == PaperReading::k120 ? "paper" : "paper127";
+  info.spec = spec;
+  info.stream_count = 2;
+  info.page_tokens = kPageTokens;
+  return info;
+}
+
+std::size_t ResidualOffset(int channels, int chunk) { return chunk * NibbleBytes(kChunkTokens, channels); }
+
+float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
+
+// A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
+float Divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
+
+void PutCode(std::byte* codes, int channels, int token, int channel, int code) {
+  codes[std::size_t(token / 2) * channels + channel] |= std::byte((code & 15) << (token % 2 * 4));
+}
+
+void PutFifthBit(std::byte* bits, int channels, int token, int channel, int code) {
+  bits[std::size_t(token / 8) * channels + channel] |= std::byte((code >> 4 & 1) << (token % 8));
+}
+
+int GetNibble(const std::byte* codes, int channels, int token, int channel) {
+  return int(codes[std::size_t(token / 2) * channels + channel] >> (token % 2 * 4)) & 15;
+}
+
+int GetFifthBit(const std::byte* bits, int channels, int token, int channel) {
+  return int(bits[std::size_t(token / 8) * channels + channel] >> (token % 8)) & 1;
+}
+
+// Stage 1: brings the page to [0, 1] channel by channel, in place, and writes gamma_min and gamma_scale.
+void NormalizePage(float* values, const PageDims& dims, std::byte* to) {
+  const std::size_t channels = std::size_t(dims.channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    float least = values[c];
+    float greatest = values[c];
+    for (int token = 1; token < dims.tokens; ++token) {
+      least = std::fmin(least, values[token * channels + c]);
+      greatest = std::fmax(greatest, values[token * channels + c]);
+    }
+    const std::uint16_t gamma_min = F16Down(least + 0.0f);
+    const std::uint16_t gamma_scale = F16Up(greatest - F16ToFloat(gamma_min));
+    StoreLittle(gamma_min, to + 2 * c);
+    StoreLittle(gamma_scale, to + 2 * (channels + c));
+    const float base = F16ToFloat(gamma_min);
+    const float divisor = Divisor(F16ToFloat(gamma_scale));
+    for (int token = 0; token < dims.tokens; ++token) {
+      values[token * channels + c] = (values[token * channels + c] - base) / divisor;
+    }
+  }
+}
+
+// Stage 2: brings one channel of a chunk to [-1, 1] in place and writes mu and sigma.
+void NormalizeChunk(float* values, int tokens, std::size_t stride, std::byte* mu_to, std::byte* sigma_to) {
+  float sum = 0.0f;
+  for (int token = 0; token < tokens; ++token) sum += values[token * stride];
+  const std::uint16_t mu_half = FloatToF16(sum / float(tokens));
+  const float mu = F16ToFloat(mu_half);
+  float deviation = 0.0f;
+  for (int token = 0; token < tokens; ++token) deviation = std::fmax(deviation, std::fabs(values[token * stride] - mu));
+  const std::uint16_t sigma_half = F16Up(deviation);
+  const float divisor = Divisor(F16ToFloat(sigma_half));
+  for (int token = 0; token < tokens; ++token) values[token * stride] = (values[token * stride] - mu) / divisor;
+  StoreLittle(mu_half, mu_to);
+  StoreLittle(sigma_half, sigma_to);
+}
+
+}  // namespace
+
+PaperCodec::PaperCodec(const CacheShape& shape, PaperReading reading, double alpha, const std::string& spec)
+    : PageCodec(Info(reading, spec), reading == PaperReading::k120 ? CodecId::kPaper : CodecId::kPaper127, shape),
+      reading_(reading),
+      levels_(alpha, reading == PaperReading::k120 ? 120 : 127) {}
+
+std::size_t PaperCodec::AnchorBytes(int tokens, int channels) const {
+  const std::size_t fifth_bits = reading_ == PaperReading::k127 ? std::size_t(tokens + 7) / 8 * channels : 0;
+  return NibbleBytes(tokens, channels) + fifth_bits;
+}
+
+std::size_t PaperCodec::ChunkOffset(int channels, int chunk) const {
+  return 4 * std::size_t(channels) + chunk * (4 * std::size_t(channels) + AnchorBytes(kChunkTokens, channels));
+}
+
+std::size_t PaperCodec::PayloadBytes(const PageDims& dims, int stream) const {
+  if (stream == 1) return NibbleBytes(dims.tokens, dims.channels);
+  return 4 * std::size_t(dims.channels) * (1 + dims.chunks()) + AnchorBytes(dims.tokens, dims.channels);
+}
+
+std::size_t PaperCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.elements()); }
+
+void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                              Scratch scratch) const {
+  const std::size_t channels = std::size_t(dims.channels);
+  float* normal = scratch.Take<float>(dims.elements());
+  std::memcpy(normal, values, dims.elements() * sizeof(float));
+  std::memset(payloads[0], 0, PayloadBytes(dims, 0));
+  std::memset(payloads[1], 0, PayloadBytes(dims, 1));
+  NormalizePage(normal, dims, payloads[0]);
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    const int tokens = dims.ChunkTokens(chunk);
+    float* rows = normal + chunk * kChunkTokens * channels;
+    std::byte* scales = payloads[0] + ChunkOffset(dims.channels, chunk);
+    std::byte* anchor = scales + 4 * channels;
+    std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
+    std::byte* residual = payloads[1] + ResidualOffset(dims.channels, chunk);
+    for (int c = 0; c < dims.channels; ++c) {
+      NormalizeChunk(rows + c, tokens, channels, scales + 2 * c, scales + 2 * (channels + c));
+    }
+    // Stages 3 and 4.
+    for (int token = 0; token < tokens; ++token) {
+      for (int c = 0; c < dims.channels; ++c) {
+        const float x = rows[token * channels + c];
+        const int level = levels_.LevelOf(std::fabs(x));
+        const int coarse = PaperCoarse(level);
+        const int code = PaperAnchor(coarse, x < 0.0f);
+        PutCode(anchor, dims.channels, token, c, code);
+        if (reading_ == PaperReading::k127) PutFifthBit(fifth, dims.channels, token, c, code);
+        PutCode(residual, dims.channels, token, c, PaperResidual(coarse, level));
+      }
+    }
+  }
+}
+
+Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
+  const auto finite = [&](std::size_t offset) {
+    for (int i = 0; i < 2 * dims.channels; ++i) {
+      if (!F16IsFinite(LoadLittle<std::uint16_t>(payloads[0].data() + offset + 2 * i))) return false;
+    }
+    return true;
+  };
+  bool all = finite(0);
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) all = all && finite(ChunkOffset(dims.channels, chunk));
+  return all ? Ok() : Corrupt("page stream has a scale that is not finite");
+}
+
+void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch) const {
+  const std::size_t channels = std::size_t(dims.channels);
+  const int tokens = dims.ChunkTokens(chunk);
+  const std::byte* page_scales = payloads[0].data();
+  const std::byte* scales = page_scales + ChunkOffset(dims.channels, chunk);
+  const std::byte* anchor = scales + 4 * channels;
+  const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
+  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + ResidualOffset(dims.channels, chunk) : nullptr;
+  for (int c = 0; c < dims.channels; ++c) {
+    const float gamma_min = LoadF16(page_scales + 2 * c);
+    const float gamma_scale = LoadF16(page_scales + 2 * (channels + c));
+    const float mu = LoadF16(scales + 2 * c);
+    const float sigma = LoadF16(scales + 2 * (channels + c));
+    for (int token = 0; token < tokens; ++token) {
+      int code = GetNibble(anchor, dims.channels, token, c);
+      if (reading_ == PaperReading::k120) {
+        code = SignedNibble(code);
+      } else if (GetFifthBit(fifth, dims.channels, token, c) != 0) {
+        code -= 16;
+      }
+      const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, c)) : 0;
+      const float magnitude = levels_.ValueOf(PaperJoin(PaperCoarseOf(code), finer));
+      const float x = PaperIsNegative(code) ? -magnitude : magnitude;
+      rows[token * channels + c] = gamma_min + (mu + x * sigma) * gamma_scale;
+    }
+  }
+}
+
+}  // namespace lynx

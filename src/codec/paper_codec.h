@@ -1,0 +1,35 @@
+// `paper` and `paper127`: Algorithm 1 of the paper (arXiv 2607.01831) in all four stages, two streams.
+#pragma once
+
+#include <string>
+
+#include "codec/page_codec.h"
+#include "codec/paper_levels.h"
+
+namespace lynx {
+
+// The text's full scale of 127 needs 18 anchor codes, which do not fit four bits: k120 has exactly 16, k127 takes a
+// fifth bit.
+enum class PaperReading { k120, k127 };
+
+class PaperCodec : public PageCodec {
+ public:
+  PaperCodec(const CacheShape& shape, PaperReading reading, double alpha, const std::string& spec);
+
+ protected:
+  std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
+  std::size_t WorkBytes(const PageDims& dims) const override;
+  void EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                    Scratch scratch) const override;
+  Status CheckPayloads(Payloads payloads, const PageDims& dims) const override;
+  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
+
+ private:
+  std::size_t AnchorBytes(int tokens, int channels) const;
+  std::size_t ChunkOffset(int channels, int chunk) const;
+
+  const PaperReading reading_;
+  const PaperLevels levels_;
+};
+
+}  // namespace lynx

@@ -1,0 +1,44 @@
+// The logarithmic levels of Algorithm 1 as tables: a level is found by comparing with thresholds, never by a logarithm.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lynx {
+
+class PaperLevels {
+ public:
+  // full_scale: 120 or 127, the level of |x| = 1. alpha in [0.01, 1e6].
+  PaperLevels(double alpha, int full_scale);
+
+  int full_scale() const { return full_scale_; }
+  // The level of magnitude >= 0: how many thresholds are <= magnitude; 0…full_scale.
+  int LevelOf(float magnitude) const;
+  // The magnitude that a level stands for; level 0…255 (streams can say more than full_scale).
+  float ValueOf(int level) const { return values_[level]; }
+  // The least magnitude of level + 1.
+  float ThresholdOf(int level) const { return thresholds_[level]; }
+
+ private:
+  int full_scale_;
+  std::array<float, 127> thresholds_;  // [0, full_scale); infinite behind that
+  std::array<float, 256> values_;
+};
+
+// --- splitting a level into anchor and residual; all functions are total ---
+
+// V = (level + 7) >> 4, 0…8: the nearest multiple of 16, ties go down.
+constexpr int PaperCoarse(int level) { return (level + 7) >> 4; }
+// A: V for sign +1, -V - 1 for sign -1.
+constexpr int PaperAnchor(int coarse, bool negative) { return negative ? -coarse - 1 : coarse; }
+constexpr bool PaperIsNegative(int anchor) { return anchor < 0; }
+constexpr int PaperCoarseOf(int anchor) { return anchor < 0 ? -anchor - 1 : anchor; }
+// R = 16 V - level, -8…7.
+constexpr int PaperResidual(int coarse, int level) { return 16 * coarse - level; }
+// The level again; below 0 (no encoder writes that) counts as 0.
+constexpr int PaperJoin(int coarse, int residual) {
+  const int level = 16 * coarse - residual;
+  return level > 0 ? level : 0;
+}
+
+}  // namespace lynx

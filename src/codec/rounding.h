@@ -1,0 +1,25 @@
+// Directed rounding to IEEE half: metadata is rounded so that the range it describes never loses a value.
+#pragma once
+
+#include <cstdint>
+
+#include "base/float16.h"
+
+namespace lynx {
+
+// Halfs around a finite value with |value| <= 65504: the largest one not above it, the smallest one not below it.
+inline std::uint16_t F16Down(float value) {
+  const std::uint16_t half = FloatToF16(value);
+  if (F16ToFloat(half) <= value) return half;
+  return std::uint16_t((half & 0x8000u) != 0 ? half + 1 : half - 1);
+}
+
+inline std::uint16_t F16Up(float value) {
+  const std::uint16_t half = FloatToF16(value);
+  if (F16ToFloat(half) >= value) return half;
+  return std::uint16_t((half & 0x8000u) != 0 ? half - 1 : half + 1);
+}
+
+inline bool F16IsFinite(std::uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
+
+}  // namespace lynx
