@@ -1,0 +1,162 @@
+// Speed of every codec on one core: million elements per second and the ratio to memcpy of the same BF16 data in the
+// same run. The pages of a whole working set are encoded and decoded in turn, so that DRAM is part of the figure where
+// the set is larger than the caches.
+//
+//   codec_bench [--kernels reference|portable] [codec…]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/float16.h"
+#include "base/random.h"
+#include "codec/catalog.h"
+
+namespace lynx {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  int kv_heads;
+  int head_dim;
+  int layers;
+  int tokens;
+};
+constexpr NamedShape kShapes[] = {
+    {"SmolLM2-135M, 3 x 64, 30 layers, 2048 tokens", 3, 64, 30, 2048},
+    {"Llama-3-8B, 8 x 128, 8 layers, 2048 tokens", 8, 128, 8, 2048},
+};
+
+// Sum of four uniform variables: close enough to normal, and cheap.
+void Paint(CacheBlock* block) {
+  Random random(1);
+  for (int layer = 0; layer < int(block->shape().layers.size()); ++layer) {
+    for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+      const auto rows = block->Rows(layer, kind);
+      for (std::size_t i = 0; i < rows.size(); i += 2) {
+        const std::uint64_t bits = random.Next();
+        const int sum = int(bits & 0xffff) + int(bits >> 16 & 0xffff) + int(bits >> 32 & 0xffff) + int(bits >> 48);
+        StoreElement(float(sum - 131070) / 37837.0f, ElementType::kBf16, rows.data() + i);
+      }
+    }
+  }
+}
+
+// The best of several runs, in seconds.
+double BestSeconds(const std::function<void()>& run) {
+  constexpr int kRuns = 7;
+  double best = 1e30;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
+}
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+double MemcpySeconds(const CacheBlock& source, CacheBlock* target) {
+  return BestSeconds([&] {
+    for (int layer = 0; layer < int(source.shape().layers.size()); ++layer) {
+      for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+        const auto rows = source.Rows(layer, kind);
+        std::memcpy(target->Rows(layer, kind).data(), rows.data(), rows.size());
+      }
+    }
+  });
+}
+
+struct EncodedPage {
+  PageAddress address;
+  std::vector<std::vector<std::byte>> streams;
+};
+
+void BenchCodec(const Codec& codec, const CacheBlock& source, CacheBlock* target, double memcpy_seconds) {
+  const double elements = double(source.bytes()) / 2;
+  std::vector<EncodedPage> pages;
+  std::vector<std::byte> scratch;
+  for (const PageAddress& address : PagesOf(source.shape(), 0, source.token_count(), codec.info().page_tokens, 0)) {
+    const LayerShape& layer = source.shape().layers[address.layer];
+    const PageShape shape{address.kind, address.head_count, layer.HeadDim(address.kind), address.token_count};
+    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(shape)));
+    pages.push_back({address, {}});
+    for (int k = 0; k < codec.info().stream_count; ++k) pages.back().streams.emplace_back(codec.MaxBytes(shape, k));
+  }
+  std::vector<std::size_t> sizes(codec.info().stream_count);
+  const double encode = BestSeconds([&] {
+    for (EncodedPage& page : pages) {
+      std::vector<std::span<std::byte>> buffers;
+      for (auto& stream : page.streams) buffers.emplace_back(stream.data(), stream.size());
+      Must(codec.Encode(*source.Page(page.address), buffers, sizes, scratch));
+    }
+  });
+  std::vector<double> bits(codec.info().stream_count);
+  for (EncodedPage& page : pages) {
+    std::vector<std::span<std::byte>> buffers(page.streams.begin(), page.streams.end());
+    Must(codec.Encode(*source.Page(page.address), buffers, sizes, scratch));
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      page.streams[k].resize(sizes[k]);
+      bits[k] += 8.0 * double(sizes[k]) / elements;
+    }
+  }
+  std::printf("%-10s %6.3f", codec.info().name.c_str(), bits[0]);
+  std::printf(bits.size() > 1 ? " + %5.3f" : "        ", bits.back());
+  std::printf("  encode %7.0f Melem/s (%.2f of memcpy)", elements / encode / 1e6, memcpy_seconds / encode);
+  for (int streams = 1; streams <= codec.info().stream_count; ++streams) {
+    const double decode = BestSeconds([&] {
+      for (const EncodedPage& page : pages) {
+        std::vector<std::span<const std::byte>> prefix(page.streams.begin(), page.streams.begin() + streams);
+        Must(codec.Decode(prefix, *target->Page(page.address), scratch));
+      }
+    });
+    std::printf("  decode %d %7.0f (%.2f)", streams, elements / decode / 1e6, memcpy_seconds / decode);
+  }
+  std::printf("\n");
+}
+
+int Run(int argc, char** argv) {
+#ifndef NDEBUG
+  std::fprintf(stderr, "codec_bench: built with asserts on, its figures would mislead; use the release preset\n");
+  return 1;
+#endif
+  const CodecKernels* kernels = &PortableKernels();
+  std::vector<std::string> names;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
+      kernels = std::strcmp(argv[++i], "reference") == 0 ? &ReferenceKernels() : &PortableKernels();
+    } else {
+      names.push_back(argv[i]);
+    }
+  }
+  if (names.empty()) names = CodecNames();
+  std::printf("kernels: %s; bits per element, one core, best of 7\n", kernels->name);
+  for (const NamedShape& shape : kShapes) {
+    CacheShape cache;
+    cache.layers.assign(shape.layers, LayerShape{shape.kv_heads, shape.head_dim, shape.head_dim, {}});
+    CacheBlock source(cache, 0, shape.tokens);
+    CacheBlock target(cache, 0, shape.tokens);
+    Paint(&source);
+    const double memcpy_seconds = MemcpySeconds(source, &target);
+    std::printf("\n%s, %.0f MB\nmemcpy %.0f Melem/s\n", shape.name, double(source.bytes()) / 1e6,
+                double(source.bytes()) / 2 / memcpy_seconds / 1e6);
+    for (const std::string& name : names) {
+      auto codec = MakeCodecWith(*kernels, name, cache);
+      Must(codec.status());
+      BenchCodec(**codec, source, &target, memcpy_seconds);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lynx
+
+int main(int argc, char** argv) { return lynx::Run(argc, argv); }
