@@ -1,6 +1,7 @@
 // Transfer: moves the page streams of requests between nodes. TransferNode is the whole protocol of one node without
 // sockets, clock or threads: bytes and time go in, bytes and events come out. docs/wire.md is the format,
-// docs/protocol.md the rules.
+// docs/protocol.md the rules. What travels (TransferRequest, TransferOffer, PrefillDone, LayoutField) is in
+// lynx/wire.h.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,9 @@
 
 #include "lynx/page.h"
 #include "lynx/result.h"
-#include "lynx/sampling.h"
+#include "lynx/wire.h"
 
 namespace lynx {
-
-// Monotonic time in nanoseconds; the origin does not matter.
-using TimeNs = std::int64_t;
-inline constexpr TimeNs kMillisecondNs = 1'000'000;
-inline constexpr TimeNs kSecondNs = 1'000'000'000;
 
 using PeerId = std::uint32_t;  // a connection, chosen by the node; never reused
 
@@ -34,31 +30,14 @@ struct RequestId {
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// One property that both nodes must share, as text: {"model", "SmolLM2-135M-Instruct"}. HELLO carries them all; the first
-// that differs or is missing is named in the refusal.
-struct LayoutField {
-  std::string name;
-  std::string value;
-  bool operator==(const LayoutField&) const = default;
-};
-
-enum class NodeRole : std::uint8_t { kPrefill = 0, kDecode = 1 };
-
-struct TransferLimits {
-  std::uint32_t max_frame_bytes = 1 << 20;        // payload of one frame
-  std::uint32_t max_requests = 256;               // open at a time, per peer
-  std::uint32_t max_prompt_tokens = 1 << 18;
-  std::uint64_t max_page_stream_bytes = 16 << 20; // one page stream
-};
-
-// kStrict is the product; kFifo (first offered, first sent) and sender-only priority (`pull` false: everything is granted
-// at once) are the controls that tests and benchmarks compare with.
+// kStrict is the product; kFifo (first offered, first sent) and sender-only priority (`pull` false: everything is
+// granted at once) are the controls that tests and benchmarks compare with.
 enum class SendOrder : std::uint8_t { kStrict, kFifo };
 
 struct NodeConfig {
   std::string name;
   NodeRole role = NodeRole::kDecode;
-  std::uint64_t epoch = 0;          // random per process start
+  std::uint64_t epoch = 0;  // random per process start
   std::vector<LayoutField> layout;
   std::vector<std::string> codecs;  // canonical specs or names that this node can use
   TransferLimits limits;
@@ -69,48 +48,49 @@ struct NodeConfig {
   TimeNs heartbeat_ns = 500 * kMillisecondNs;  // PING period; a peer that misses 3 is dead
 };
 
-// --- what travels ---
-
-// decode -> prefill
-struct TransferRequest {
-  std::vector<Token> tokens;
-  SamplingOptions sampling;
-  std::string codec;           // canonical spec
-  std::uint32_t deadline_ms = 0;  // from now; 0: none
-  bool overlap = true;         // false: pages are offered only when the whole prompt is prefilled (the paper's order)
-  bool operator==(const TransferRequest&) const = default;
-};
-
-// prefill -> decode: what is about to travel. A transfer has one part per sending rank.
-struct TransferOffer {
-  std::uint32_t stream_count = 1;
-  std::uint32_t part_count = 1;
-  std::uint32_t first_token = 0;
-  std::uint32_t token_count = 0;
-  std::uint64_t elements = 0;
-  std::vector<std::uint64_t> max_bytes;  // per stream, upper bound over all parts
-  bool operator==(const TransferOffer&) const = default;
-};
-
-// prefill -> decode: the prompt is read and token 0 chosen.
-struct PrefillDone {
-  Token token0 = 0;
-  std::uint32_t reused_tokens = 0;  // prompt tokens taken from a kept cache
-  TimeNs prefill_ns = 0;            // spent on the prefill node
-  bool operator==(const PrefillDone&) const = default;
-};
-
 // --- events ---
 
-struct PeerUp { PeerId peer = 0; std::string name; NodeRole role = NodeRole::kPrefill; std::vector<std::string> codecs; };
-struct PeerDown { PeerId peer = 0; Status status; };
-struct RequestArrived { RequestId request; TransferRequest body; };                      // prefill
-struct OfferArrived { RequestId request; TransferOffer offer; };                         // decode: AcceptOffer or Abort
-struct PrefillDoneArrived { RequestId request; PrefillDone done; };                      // decode
-struct PageArrived { RequestId request; int part = 0; int stream = 0; PageAddress address; SharedBytes bytes; };  // decode
-struct StreamCompleted { RequestId request; int stream = 0; std::uint64_t bytes = 0; std::uint64_t wire_bytes = 0; };  // decode
-// The terminal event of a request, exactly one on each side. ok: every stream arrived (decode) or was acknowledged (prefill).
-struct RequestFinished { RequestId request; Status status; };
+struct PeerUp {
+  PeerId peer = 0;
+  std::string name;
+  NodeRole role = NodeRole::kPrefill;
+  std::vector<std::string> codecs;
+};
+struct PeerDown {
+  PeerId peer = 0;
+  Status status;
+};
+struct RequestArrived {
+  RequestId request;
+  TransferRequest body;
+};  // prefill
+struct OfferArrived {
+  RequestId request;
+  TransferOffer offer;
+};  // decode: AcceptOffer or Abort
+struct PrefillDoneArrived {
+  RequestId request;
+  PrefillDone done;
+};  // decode
+struct PageArrived {
+  RequestId request;
+  int part = 0;
+  int stream = 0;
+  PageAddress address;
+  SharedBytes bytes;
+};  // decode
+struct StreamCompleted {
+  RequestId request;
+  int stream = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t wire_bytes = 0;
+};  // decode
+// The terminal event of a request, exactly one on each side, also after Abort. ok: every stream arrived (decode) or was
+// acknowledged (prefill).
+struct RequestFinished {
+  RequestId request;
+  Status status;
+};
 
 using TransferEvent = std::variant<PeerUp, PeerDown, RequestArrived, OfferArrived, PrefillDoneArrived, PageArrived,
                                    StreamCompleted, RequestFinished>;

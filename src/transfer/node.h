@@ -1,0 +1,67 @@
+// TransferNode::Impl: where peers, requests, the grant window and the events meet.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "lynx/transfer.h"
+#include "transfer/grants.h"
+#include "transfer/peer.h"
+
+namespace lynx {
+
+class TransferNode::Impl {
+ public:
+  explicit Impl(NodeConfig node_config) : config(std::move(node_config)), window(config) {}
+
+  // Null for a peer that is not there.
+  Peer* FindPeer(PeerId id);
+  // Null for a request that is not open.
+  OutgoingRequest* FindOutgoing(RequestId id);
+  IncomingRequest* FindIncoming(RequestId id);
+  bool IsOpen(RequestId id) { return FindOutgoing(id) != nullptr || FindIncoming(id) != nullptr; }
+
+  // --- node_frames.cc: what a frame does. An error is the peer's fault and closes the connection. ---
+  Status OnFrame(Peer* peer, const FrameView& frame, TimeNs now);
+
+  // --- the ends of things, each in exactly one place ---
+  // The request's terminal event; frees all that belongs to it. Tells the peer by ABORT or, if `why` is ok, by DONE.
+  enum class Tell { kNo, kYes };
+  void FinishRequest(RequestId id, const Status& why, Tell tell, TimeNs now);
+  // Ends the peer's requests and its connection; tells it by ERROR.
+  void FailPeer(Peer* peer, const Status& why, Tell tell, TimeNs now);
+
+  // --- sending ---
+  bool HeldBack(const Peer& peer, TimeNs now) const;
+  void UpdateSendable(Peer* peer, OutgoingStream* stream);
+  // Queues END for a stream whose pages are all sent, once PREFILL_DONE is queued.
+  void MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream);
+  void PumpGrants(TimeNs now);
+
+  std::uint32_t open_requests() const { return open_requests_; }
+  TimeNs Open(RequestId id, std::uint32_t deadline_ms, TimeNs now);  // the deadline
+
+  const NodeConfig config;
+  std::map<PeerId, std::unique_ptr<Peer>> peers;
+  GrantWindow window;
+  std::deque<TransferEvent> events;
+  std::set<std::pair<TimeNs, RequestId>> deadlines;
+  PeerId last_peer = 0;
+  std::uint64_t arrivals = 0;
+
+ private:
+  Status OnRequest(Peer* peer, const FrameView& frame, TimeNs now);
+  Status OnDecodeFrame(IncomingRequest* request, const FrameView& frame, TimeNs now);
+  Status OnPrefillFrame(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now);
+  Status OnOffer(IncomingRequest* request, const FrameView& frame);
+  Status OnPage(IncomingRequest* request, const FrameView& frame);
+  Status OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now);
+
+  std::uint32_t open_requests_ = 0;
+};
+
+}  // namespace lynx

@@ -1,0 +1,109 @@
+// One connection: its handshake, its heartbeat, and the frames that wait for it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lynx/transfer.h"
+#include "transfer/order.h"
+#include "transfer/rate.h"
+#include "transfer/receiver.h"
+#include "transfer/sender.h"
+
+namespace lynx {
+
+inline constexpr TimeNs kHandshakeNs = 5 * kSecondNs;
+inline constexpr int kMissedHeartbeats = 3;
+// A peer whose socket takes nothing for this long does not hold the higher streams of others back.
+inline constexpr TimeNs kUnwritableNs = 200 * kMillisecondNs;
+// How long a refused peer's ERROR may wait for its socket.
+inline constexpr TimeNs kLingerNs = kSecondNs;
+// Control frames that may wait for a peer that does not read.
+inline constexpr std::size_t kMaxQueuedFrames = 1 << 16;
+
+enum class PeerState : std::uint8_t { kHandshake, kUp, kDown };
+
+class Peer {
+ public:
+  // HELLO is queued. `config` outlives the peer.
+  Peer(PeerId id, const NodeConfig& config, TimeNs now);
+
+  PeerId id() const { return id_; }
+  const NodeConfig& config() const { return config_; }
+  std::uint32_t epoch_tag() const { return EpochTag(config_.epoch); }
+
+  // --- handshake ---
+  // The peer's HELLO: kUnsupported naming what does not fit.
+  Status OnHello(const FrameHeader& header, const Hello& hello, TimeNs now);
+  // kCorrupt unless the frame may come now and is of the peer's epoch.
+  Status CheckFrame(const FrameHeader& header) const;
+  bool Knows(const std::string& codec) const;
+  const Hello& hello() const { return *hello_; }
+
+  // --- heartbeat ---
+  void OnPong(const Pong& pong, TimeNs now);
+  // kIo when the peer is dead; queues a PING when one is due.
+  Status Tick(TimeNs now);
+  TimeNs NextTimeout() const;
+
+  // --- frames to send ---
+  FrameHeader Header(FrameType type, std::uint64_t request = 0, int stream = 0, int part = 0) const;
+  template <typename Payload>
+  void Queue(const FrameHeader& header, const Payload& payload) {
+    std::vector<std::byte> bytes;
+    Encode(payload, &bytes);
+    QueueBytes(header, bytes);
+  }
+  void QueueBytes(const FrameHeader& header, std::span<const std::byte> payload);
+  std::size_t queued() const { return control_.size(); }
+  // Appends queued frames, PONG and PING, AVAILABLE and GRANT while `out` is shorter than `end`.
+  void WriteControl(std::size_t end, std::uint32_t open_requests, TimeNs now, std::vector<std::byte>* out);
+  // A request has ended: nothing of it is sent any more but what is queued.
+  void Drop(OutgoingRequest* request);
+  void Drop(IncomingRequest* request);
+
+  // The connection is over; everything queued is replaced by ERROR if `tell`.
+  void Close(const Status& why, bool tell, TimeNs now);
+  bool WantsClose() const { return state == PeerState::kDown && (control_.empty() || lingered_); }
+
+  bool TakesData(TimeNs now) const {
+    return state == PeerState::kUp && (writable_ || now - unwritable_ns_ < kUnwritableNs);
+  }
+  void SetWritable(bool writable, TimeNs now);
+
+  PeerState state = PeerState::kHandshake;
+  FrameReader reader;
+  PeerStats stats;
+  RateEstimator receive_rate;
+  RateEstimator send_rate;
+  std::map<std::uint64_t, OutgoingRequest> outgoing;
+  std::map<std::uint64_t, IncomingRequest> incoming;
+  std::uint64_t last_request = 0;  // highest id so far
+  std::map<Priority, OutgoingStream*> sendable;
+  std::map<Priority, OutgoingStream*> available;  // AVAILABLE is due
+  std::map<Priority, IncomingStream*> granted;    // GRANT is due
+  std::optional<TimeNs> pong_sent_ns;             // PONG is due
+  TimeNs received_ns;                             // any bytes
+
+ private:
+  PeerId id_;
+  const NodeConfig& config_;
+  std::optional<Hello> hello_;
+  std::deque<std::vector<std::byte>> control_;
+  TimeNs began_ns_;
+  TimeNs ping_at_ns_ = 0;
+  bool ping_due_ = false;
+  TimeNs ping_sent_ns_ = 0;
+  bool writable_ = true;
+  TimeNs unwritable_ns_ = 0;
+  bool unwritable_reported_ = true;  // the end of the 200 ms has been a timeout
+  TimeNs down_ns_ = 0;
+  bool lingered_ = false;
+};
+
+}  // namespace lynx

@@ -1,0 +1,143 @@
+#include "transfer/receiver.h"
+
+#include <tuple>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/status_macros.h"
+
+namespace lynx {
+
+Status IncomingRequest::OnOffer(const TransferOffer& offer, SendOrder order) {
+  if (offer_) return Corrupt("OFFER comes twice");
+  offer_ = offer;
+  totals_.resize(offer.stream_count);
+  streams_.resize(std::size_t{offer.stream_count} * offer.part_count);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    IncomingStream& stream = streams_[i];
+    stream.request = id_;
+    stream.stream = int(i / offer.part_count);
+    stream.part = int(i % offer.part_count);
+    stream.priority = MakePriority(order, StreamClass(stream.stream, offer.stream_count), deadline_ns_, arrival_,
+                                   stream.stream, stream.part);
+  }
+  return Ok();
+}
+
+Status IncomingRequest::OnPrefillDone() {
+  if (prefill_done_) return Corrupt("PREFILL_DONE comes twice");
+  prefill_done_ = true;
+  return Ok();
+}
+
+Result<IncomingStream*> IncomingRequest::Find(int part, int stream) {
+  if (!offer_ || std::uint32_t(part) >= offer_->part_count || std::uint32_t(stream) >= offer_->stream_count) {
+    return Corrupt("frame names a stream or part that was not offered");
+  }
+  return &streams_[std::size_t(stream) * offer_->part_count + std::size_t(part)];
+}
+
+Status IncomingRequest::OnAvailable(IncomingStream* stream, std::uint64_t available) {
+  Totals& totals = totals_[std::size_t(stream->stream)];
+  if (available < stream->available || available - stream->available > MaxBytes(stream->stream) - totals.available) {
+    return Corrupt("AVAILABLE shrinks or exceeds what was offered");
+  }
+  totals.available += available - stream->available;
+  stream->available = available;
+  return Ok();
+}
+
+Status IncomingRequest::Accept() {
+  if (!offer_) return Invalid("nothing was offered yet");
+  if (accepted_) return Invalid("offer was accepted before");
+  accepted_ = true;
+  return Ok();
+}
+
+// Inside the offered tokens, and no token of the same heads twice: in the order of addresses, pages of the same layer,
+// kind and heads are neighbours, sorted by their first token.
+Status IncomingRequest::AddAddress(const PageAddress& address, std::set<PageAddress>* addresses) const {
+  const auto first = std::uint32_t(address.first_token);
+  const auto count = std::uint32_t(address.token_count);
+  if (first < offer_->first_token || first - offer_->first_token > offer_->token_count ||
+      count > offer_->token_count - (first - offer_->first_token)) {
+    return Corrupt("PAGE: token range lies outside the offer");
+  }
+  if (addresses->size() >= kMaxPagesPerStream) return LimitExceeded("PAGE: too many pages in one stream");
+  const auto overlaps = [&address](const PageAddress& other) {
+    const auto cut = [](const PageAddress& a) { return std::tuple(a.layer, a.kind, a.first_head, a.head_count); };
+    return cut(other) == cut(address) && other.first_token < address.first_token + address.token_count &&
+           address.first_token < other.first_token + other.token_count;
+  };
+  const auto next = addresses->lower_bound(address);
+  if ((next != addresses->end() && overlaps(*next)) || (next != addresses->begin() && overlaps(*std::prev(next)))) {
+    return Corrupt("PAGE: tokens of this page have arrived before");
+  }
+  addresses->insert(next, address);
+  return Ok();
+}
+
+// All limits come before the allocation.
+Status IncomingRequest::BeginPage(IncomingStream* stream, const PageFragment& fragment,
+                                  std::uint64_t max_page_stream_bytes) {
+  Totals& totals = totals_[std::size_t(stream->stream)];
+  if (fragment.offset != 0) return Corrupt("PAGE: fragment does not continue a page stream");
+  if (fragment.total > max_page_stream_bytes) return LimitExceeded("PAGE: longer than max_page_stream_bytes");
+  if (fragment.total > MaxBytes(stream->stream) - totals.announced) {
+    return Corrupt("PAGE: page streams are longer than the offer's max_bytes");
+  }
+  LYNX_RETURN_IF_ERROR(AddAddress(fragment.address, &totals.addresses));
+  totals.announced += fragment.total;
+  stream->page = std::make_shared<std::vector<std::byte>>();
+  stream->page->reserve(fragment.total);
+  stream->page_total = fragment.total;
+  stream->page_address = fragment.address;
+  return Ok();
+}
+
+Status IncomingRequest::OnPage(IncomingStream* stream, const PageFragment& fragment, std::span<const std::byte> bytes,
+                               std::size_t frame_bytes, std::uint64_t max_page_stream_bytes,
+                               std::optional<PageArrived>* arrived) {
+  if (stream->ended) return Corrupt("PAGE: stream was ended");
+  if (bytes.size() > stream->granted - stream->received_bytes) return Corrupt("PAGE: bytes were not granted");
+  if (stream->page == nullptr) {
+    LYNX_RETURN_IF_ERROR(BeginPage(stream, fragment, max_page_stream_bytes));
+  } else if (fragment.address != stream->page_address || fragment.total != stream->page_total ||
+             fragment.offset != stream->page->size()) {
+    return Corrupt("PAGE: fragment does not continue its page stream");
+  }
+  Totals& totals = totals_[std::size_t(stream->stream)];
+  stream->page->insert(stream->page->end(), bytes.begin(), bytes.end());
+  stream->received_bytes += bytes.size();
+  totals.bytes += bytes.size();
+  totals.wire_bytes += frame_bytes;
+  if (stream->page->size() < stream->page_total) return Ok();
+
+  stream->received.pages += 1;
+  stream->received.bytes += stream->page_total;
+  stream->received.digest = AddToDigest(stream->received.digest, Crc32c(*stream->page));
+  arrived->emplace(
+      PageArrived{id_, stream->part, stream->stream, stream->page_address, std::exchange(stream->page, nullptr)});
+  return Ok();
+}
+
+Status IncomingRequest::OnEnd(IncomingStream* stream, const StreamEnd& end, bool* fits) {
+  if (!prefill_done_) return Corrupt("END comes before PREFILL_DONE");
+  if (stream->ended) return Corrupt("END comes twice");
+  stream->ended = true;
+  totals_[std::size_t(stream->stream)].parts_ended += 1;
+  *fits = stream->page == nullptr && end == stream->received;
+  return Ok();
+}
+
+std::vector<StreamCompleted> IncomingRequest::TakeCompleted() {
+  std::vector<StreamCompleted> completed;
+  while (!complete() && totals_[std::size_t(completed_)].parts_ended == offer_->part_count) {
+    const Totals& totals = totals_[std::size_t(completed_)];
+    completed.push_back({id_, completed_, totals.bytes, totals.wire_bytes});
+    ++completed_;
+  }
+  return completed;
+}
+
+}  // namespace lynx

@@ -1,0 +1,88 @@
+// The decode side of one request: frames in, whole page streams and completed streams out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "lynx/transfer.h"
+#include "transfer/order.h"
+
+namespace lynx {
+
+// More pages than this in one stream of one request are refused: they would cost memory that no offer announced.
+inline constexpr std::uint64_t kMaxPagesPerStream = 1 << 20;
+
+// One part of one stream on its way in. All byte counts are of page streams, without frames.
+struct IncomingStream {
+  RequestId request;
+  int stream = 0;
+  int part = 0;
+  Priority priority;
+  std::uint64_t available = 0;  // the sender has them ready
+  std::uint64_t granted = 0;
+  std::uint64_t received_bytes = 0;
+  StreamEnd received;  // of whole pages
+  bool ended = false;
+  // The page stream that is arriving; null between two.
+  std::shared_ptr<std::vector<std::byte>> page;
+  std::uint32_t page_total = 0;
+  PageAddress page_address;
+};
+
+class IncomingRequest {
+ public:
+  IncomingRequest(RequestId id, std::uint64_t arrival, TimeNs deadline_ns)
+      : id_(id), arrival_(arrival), deadline_ns_(deadline_ns) {}
+
+  RequestId id() const { return id_; }
+  TimeNs deadline_ns() const { return deadline_ns_; }
+  const std::optional<TransferOffer>& offer() const { return offer_; }
+  std::vector<IncomingStream>& streams() { return streams_; }
+  bool accepted() const { return accepted_; }
+  bool complete() const { return offer_ && completed_ == int(offer_->stream_count); }
+
+  // The frames of the request. Errors are the peer's fault and close the connection.
+  Status OnOffer(const TransferOffer& offer, SendOrder order);
+  Status OnPrefillDone();
+  // kCorrupt when the request has no such stream or part.
+  Result<IncomingStream*> Find(int part, int stream);
+  Status OnAvailable(IncomingStream* stream, std::uint64_t available);
+  // Takes a fragment of `frame_bytes` on the wire. Once its page stream is whole, *arrived is the page.
+  Status OnPage(IncomingStream* stream, const PageFragment& fragment, std::span<const std::byte> bytes,
+                std::size_t frame_bytes, std::uint64_t max_page_stream_bytes, std::optional<PageArrived>* arrived);
+  // *fits is false when totals or digest differ from what arrived: the request fails, the connection need not.
+  Status OnEnd(IncomingStream* stream, const StreamEnd& end, bool* fits);
+  // Streams that became complete, in order.
+  std::vector<StreamCompleted> TakeCompleted();
+
+  // kInvalid: no offer yet, or accepted before.
+  Status Accept();
+  std::uint64_t MaxBytes(int stream) const { return offer_->max_bytes[std::size_t(stream)]; }
+
+ private:
+  struct Totals {  // of one stream, over all parts
+    std::uint64_t available = 0;
+    std::uint64_t announced = 0;  // whole lengths of all page streams that have begun
+    std::uint64_t bytes = 0;
+    std::uint64_t wire_bytes = 0;
+    std::uint32_t parts_ended = 0;
+    std::set<PageAddress> addresses;
+  };
+  Status BeginPage(IncomingStream* stream, const PageFragment& fragment, std::uint64_t max_page_stream_bytes);
+  Status AddAddress(const PageAddress& address, std::set<PageAddress>* addresses) const;
+
+  RequestId id_;
+  std::uint64_t arrival_;
+  TimeNs deadline_ns_;
+  std::optional<TransferOffer> offer_;
+  bool accepted_ = false;
+  bool prefill_done_ = false;
+  int completed_ = 0;                    // streams
+  std::vector<IncomingStream> streams_;  // index stream * part_count + part
+  std::vector<Totals> totals_;
+};
+
+}  // namespace lynx

@@ -1,0 +1,100 @@
+#include "transfer/sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status_macros.h"
+
+namespace lynx {
+
+Status OutgoingRequest::Offer(const TransferOffer& offer, SendOrder order) {
+  if (offer_) return Invalid("request was offered before");
+  LYNX_RETURN_IF_ERROR(CheckOffer(offer));
+  offer_ = offer;
+  pushed_bytes_.assign(offer.stream_count, 0);
+  streams_.resize(std::size_t{offer.stream_count} * offer.part_count);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    OutgoingStream& stream = streams_[i];
+    stream.request = id_;
+    stream.stream = int(i / offer.part_count);
+    stream.part = int(i % offer.part_count);
+    stream.priority = MakePriority(order, StreamClass(stream.stream, offer.stream_count), deadline_ns_, arrival_,
+                                   stream.stream, stream.part);
+  }
+  return Ok();
+}
+
+Result<OutgoingStream*> OutgoingRequest::Find(int part, int stream) {
+  if (!offer_) return Invalid("request was not offered yet");
+  if (part < 0 || stream < 0 || std::uint32_t(part) >= offer_->part_count ||
+      std::uint32_t(stream) >= offer_->stream_count) {
+    return Invalid("request has no such stream or part");
+  }
+  return &streams_[std::size_t(stream) * offer_->part_count + std::size_t(part)];
+}
+
+Status OutgoingRequest::Push(OutgoingStream* stream, const PageAddress& address, SharedBytes bytes,
+                             std::uint64_t max_page_stream_bytes) {
+  if (stream->ended) return Invalid("stream was ended: no page may follow");
+  if (bytes == nullptr || bytes->empty()) return Invalid("page stream is empty");
+  if (bytes->size() > std::min<std::uint64_t>(max_page_stream_bytes, UINT32_MAX)) {
+    return Invalid("page stream is longer than the peer's max_page_stream_bytes");
+  }
+  LYNX_RETURN_IF_ERROR(CheckWireAddress(address));
+  std::uint64_t& pushed = pushed_bytes_[std::size_t(stream->stream)];
+  if (bytes->size() > offer_->max_bytes[std::size_t(stream->stream)] - pushed) {
+    return Invalid("page streams are longer than the max_bytes that were offered");
+  }
+  pushed += bytes->size();
+  stream->available += bytes->size();
+  stream->pages.push_back({address, std::move(bytes)});
+  return Ok();
+}
+
+Status OutgoingRequest::OnGrant(OutgoingStream* stream, std::uint64_t granted) {
+  if (granted < stream->granted || granted > offer_->max_bytes[std::size_t(stream->stream)]) {
+    return Corrupt("GRANT shrinks or exceeds what was offered");
+  }
+  stream->granted = granted;
+  return Ok();
+}
+
+void OutgoingRequest::WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
+                                    std::vector<std::byte>* out) {
+  LYNX_CHECK(stream->CanSend() && max_payload_bytes > kPageHeaderBytes);
+  const auto& page = stream->pages.front();
+  const auto total = std::uint32_t(page.bytes->size());
+  const std::uint64_t granted = stream->granted - stream->sent_bytes;
+  const auto length = std::uint32_t(
+      std::min<std::uint64_t>({max_payload_bytes - kPageHeaderBytes, total - stream->page_offset, granted}));
+  const auto bytes = std::span(*page.bytes).subspan(stream->page_offset, length);
+
+  const std::size_t begin = BeginFrame(out);
+  Encode(PageFragment{page.address, total, stream->page_offset}, out);
+  out->insert(out->end(), bytes.begin(), bytes.end());
+  FrameHeader header;
+  header.type = FrameType::kPage;
+  header.stream = std::uint8_t(stream->stream);
+  header.request = stream->request.id;
+  header.part = std::uint16_t(stream->part);
+  header.epoch_tag = epoch_tag;
+  EndFrame(header, begin, out);
+
+  stream->page_crc = Crc32c(bytes, stream->page_crc);
+  stream->page_offset += length;
+  stream->sent_bytes += length;
+  if (stream->page_offset < total) return;
+  stream->sent.pages += 1;
+  stream->sent.bytes += total;
+  stream->sent.digest = AddToDigest(stream->sent.digest, stream->page_crc);
+  stream->page_offset = stream->page_crc = 0;
+  stream->pages.pop_front();
+}
+
+bool OutgoingRequest::AllEndsSent() const {
+  return offer_ && std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream.end_sent; });
+}
+
+}  // namespace lynx

@@ -1,0 +1,74 @@
+// The prefill side of one request: page streams in, fragments out, one queue for each part of each stream.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lynx/transfer.h"
+#include "transfer/order.h"
+
+namespace lynx {
+
+// One part of one stream on its way out. All byte counts are of page streams, without frames.
+struct OutgoingStream {
+  struct PageInQueue {
+    PageAddress address;
+    SharedBytes bytes;
+  };
+  RequestId request;
+  int stream = 0;
+  int part = 0;
+  Priority priority;
+  std::deque<PageInQueue> pages;
+  std::uint32_t page_offset = 0;  // of the first page's unsent bytes
+  std::uint32_t page_crc = 0;     // of the first page's sent bytes
+  std::uint64_t available = 0;    // pushed, sent or not
+  std::uint64_t granted = 0;
+  StreamEnd sent;  // of whole pages
+  std::uint64_t sent_bytes = 0;
+  bool ended = false;  // no more pages will be pushed
+  bool end_sent = false;
+
+  bool CanSend() const { return !pages.empty() && granted > sent_bytes; }
+  bool AllSent() const { return ended && pages.empty(); }
+};
+
+class OutgoingRequest {
+ public:
+  OutgoingRequest(RequestId id, std::uint64_t arrival, TimeNs deadline_ns)
+      : id_(id), arrival_(arrival), deadline_ns_(deadline_ns) {}
+
+  RequestId id() const { return id_; }
+  TimeNs deadline_ns() const { return deadline_ns_; }
+  std::vector<OutgoingStream>& streams() { return streams_; }
+
+  // kInvalid: offered before, or the offer is out of range.
+  Status Offer(const TransferOffer& offer, SendOrder order);
+  // kInvalid when the request was not offered or has no such stream or part.
+  Result<OutgoingStream*> Find(int part, int stream);
+  // kInvalid: a closed stream, an address or a length that cannot travel, or more bytes than were offered.
+  Status Push(OutgoingStream* stream, const PageAddress& address, SharedBytes bytes,
+              std::uint64_t max_page_stream_bytes);
+  // kCorrupt: a grant that shrinks or exceeds the offer.
+  Status OnGrant(OutgoingStream* stream, std::uint64_t granted);
+
+  // Appends the next fragment of at most `max_payload_bytes` as a PAGE frame. Requires CanSend.
+  static void WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
+                            std::vector<std::byte>* out);
+
+  bool prefill_done = false;  // PREFILL_DONE is queued: ENDs may follow
+  bool AllEndsSent() const;
+
+ private:
+  RequestId id_;
+  std::uint64_t arrival_;
+  TimeNs deadline_ns_;
+  std::optional<TransferOffer> offer_;
+  std::vector<OutgoingStream> streams_;      // index stream * part_count + part
+  std::vector<std::uint64_t> pushed_bytes_;  // per stream, over all parts
+};
+
+}  // namespace lynx
