@@ -1,9 +1,12 @@
-// Filters and coupled sampling. All filters keep a prefix of the order (logit descending, id ascending), so what is
-// kept is one short sorted list; only the usual case without filters runs over the whole vocabulary.
+// Filters and coupled sampling. Every filter keeps a prefix of the order (logit descending, id ascending); it is enough
+// to find its last token, so nothing is sorted in full. Sums run in order of id: their bits do not depend on a sort.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -49,41 +52,51 @@ bool Filters(const SamplingOptions& options, std::size_t vocabulary) {
   return (options.top_k > 0 && std::size_t(options.top_k) < vocabulary) || options.top_p < 1.0f || options.min_p > 0.0f;
 }
 
-// Brings the first `count` candidates into their final places; those before `done` already are.
-void SortPrefix(std::vector<Candidate>* candidates, std::size_t done, std::size_t count) {
-  const auto from = candidates->begin() + std::ptrdiff_t(done);
-  const auto to = candidates->begin() + std::ptrdiff_t(count);
-  if (count < candidates->size()) std::nth_element(from, to, candidates->end(), Before);
-  std::sort(from, to, Before);
+// Drops what comes after `last` in that order; what stays keeps its place.
+void CutAfter(const Candidate& last, std::vector<Candidate>* candidates) {
+  std::erase_if(*candidates, [&last](const Candidate& candidate) { return Before(last, candidate); });
+}
+
+void CutTopK(std::int32_t top_k, std::vector<Candidate>* candidates) {
+  if (top_k == 0 || std::size_t(top_k) >= candidates->size()) return;
+  std::vector<Candidate> best(std::size_t(top_k));  // a heap: nearly all candidates lose at their first comparison
+  std::partial_sort_copy(candidates->begin(), candidates->end(), best.begin(), best.end(), Before);
+  CutAfter(best.back(), candidates);
 }
 
 // top-p: the shortest prefix whose probability (at temperature 1, among what top-k left) reaches top_p, the token that
-// reaches it included. Sorts a few at first: few are enough nearly always.
-void CutTopP(float top_p, std::size_t sorted, std::vector<Candidate>* candidates) {
-  float top = kLowest;
-  for (const Candidate& candidate : *candidates) top = std::max(top, candidate.logit);
-  double total = 0;
-  for (const Candidate& candidate : *candidates) total += PortableExp(double(candidate.logit) - top);
+// reaches it included. Sums by buckets of the distance from the largest logit; only the bucket in which the sum gets
+// there is sorted.
+void CutTopP(float top_p, float top, std::vector<Candidate>* candidates) {
+  constexpr int kBuckets = 1024;
+  constexpr double kBucketsPerUnit = 32;
+  const auto bucket_of = [top](float logit) {
+    return int(std::min((double(top) - logit) * kBucketsPerUnit, double(kBuckets - 1)));
+  };
+  const auto weight = [top](float logit) { return PortableExp(double(logit) - top); };
+  std::array<double, kBuckets> mass{};
+  for (const Candidate& candidate : *candidates) mass[bucket_of(candidate.logit)] += weight(candidate.logit);
+  const double target = double(top_p) * std::accumulate(mass.begin(), mass.end(), 0.0);
   double sum = 0;
-  for (std::size_t i = 0; i < candidates->size(); ++i) {
-    if (i == sorted) {
-      const std::size_t more = std::min(candidates->size(), std::max<std::size_t>(256, 4 * sorted));
-      SortPrefix(candidates, sorted, more);
-      sorted = more;
-    }
-    sum += PortableExp(double((*candidates)[i].logit) - top);
-    if (sum >= double(top_p) * total) {
-      candidates->resize(i + 1);
-      return;
-    }
+  int bucket = 0;
+  while (bucket < kBuckets - 1 && sum + mass[bucket] < target) sum += mass[bucket++];
+
+  std::vector<Candidate> order;
+  for (const Candidate& candidate : *candidates) {
+    if (bucket_of(candidate.logit) == bucket) order.push_back(candidate);
+  }
+  std::sort(order.begin(), order.end(), Before);
+  for (const Candidate& candidate : order) {
+    sum += weight(candidate.logit);
+    if (sum >= target) return CutAfter(candidate, candidates);
   }
 }
 
-// What top-k, top-p and min-p keep, in any order; empty when every logit is -inf. Tokens at -inf are never kept.
+// What top-k, top-p and min-p keep, by id; empty when every logit is -inf. Tokens at -inf are never kept.
 std::vector<Candidate> Keep(std::span<const float> logits, const SamplingOptions& options) {
-  // min-p keeps logits within log(min_p) of the largest, whatever top-k and top-p cut; so without top-p (whose sum
-  // needs all) it can go first and leave little to sort.
   const float top = Clean(logits[std::size_t(Greedy(logits))]);
+  // min-p keeps logits within log(min_p) of the largest, whatever the others cut; without top-p (whose sum needs all)
+  // it can go first and leave little.
   const float least = options.min_p > 0 ? top + float(PortableLog(double(options.min_p))) : kLowest;
   const float early = options.top_p < 1.0f ? kLowest : least;
   std::vector<Candidate> kept;
@@ -92,16 +105,9 @@ std::vector<Candidate> Keep(std::span<const float> logits, const SamplingOptions
     const float logit = Clean(logits[i]);
     if (logit > kLowest && logit >= early) kept.push_back({logit, Token(i)});
   }
-  std::size_t sorted = 0;
-  if (options.top_k > 0 && std::size_t(options.top_k) < kept.size()) {
-    sorted = std::size_t(options.top_k);
-    SortPrefix(&kept, 0, sorted);
-    kept.resize(sorted);
-  }
-  if (options.top_p < 1.0f) {
-    CutTopP(options.top_p, sorted, &kept);
-    std::erase_if(kept, [least](const Candidate& candidate) { return candidate.logit < least; });
-  }
+  CutTopK(options.top_k, &kept);
+  if (options.top_p < 1.0f) CutTopP(options.top_p, top, &kept);
+  std::erase_if(kept, [least](const Candidate& candidate) { return candidate.logit < least; });
   return kept;
 }
 
