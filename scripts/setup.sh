@@ -5,7 +5,8 @@
 #   LYNX_LLAMA_DIR      an installed llama.cpp to use (CMAKE_PREFIX_PATH is searched too)
 #   LYNX_LLAMA_SOURCE   a llama.cpp source folder to build instead of the pinned one
 
-readonly root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck shell=bash disable=SC2034  # the scripts that source this use what it sets
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly cache=${LYNX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lynx}
 
 readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev python3 python3-pip)
@@ -38,31 +39,34 @@ step() {
   shift 3
   mkdir -p "$(dirname "$log")"
   : >"$log"
-  local line="lynx: $title (usually $usually; log: $log)"
-  printf '%s …' "$line" >&2
-  if [[ -t 2 ]]; then tick "$line" "$start" "$log" & ticker=$!; fi
+  printf 'lynx: %s (usually %s; log: %s) … ' "$title" "$usually" "${log/#$HOME\//\~/}" >&2
+  if [[ -t 2 ]]; then
+    printf '\e7' >&2
+    tick "$start" "$log" &
+    ticker=$!
+  fi
   "$@" </dev/null >>"$log" 2>&1 || status=$?
   stop_ticker
   if ((status)); then
-    printf ' failed after %d s\n' $((SECONDS - start)) >&2
+    printf 'failed after %d s\n' $((SECONDS - start)) >&2
     tail -n 20 "$log" | sed 's/^/  | /' >&2
     return "$status"
   fi
-  printf ' %d s\n' $((SECONDS - start)) >&2
+  printf '%d s\n' $((SECONDS - start)) >&2
 }
+# Rewrites what stands behind the saved cursor, so that a line that wraps is no harm.
 tick() {
-  trap 'exit 0' TERM
   while sleep 1; do
-    printf '\r%s … %d s %s ' "$1" $((SECONDS - $2)) "$(tail -n 1 "$3" | grep -o '^\[[0-9/]*\]' || true)" >&2
+    printf '\e8\e[K%d s %s' $((SECONDS - $1)) "$(tail -n 1 "$2" | grep -o '^\[[0-9/]*\]' || true)" >&2
   done
 }
 ticker=
 stop_ticker() {
-  [[ -z $ticker ]] && return
+  [[ -n $ticker ]] || return 0
   kill "$ticker" 2>/dev/null || true
   wait "$ticker" 2>/dev/null || true
   ticker=
-  printf '\r%s …\e[K' "${line:-}" >&2
+  printf '\e8\e[K' >&2
 }
 trap stop_ticker EXIT
 
@@ -148,7 +152,7 @@ find_llama() {
   printf '%s\n' 'cmake_minimum_required(VERSION 3.25)' 'project(probe CXX)' 'find_package(Threads)' \
     'find_package(llama REQUIRED NO_CMAKE_PACKAGE_REGISTRY)' 'file(WRITE ${CMAKE_BINARY_DIR}/dir ${llama_DIR})' \
     >"$folder/CMakeLists.txt"
-  CMAKE_PREFIX_PATH= cmake -S "$folder" -B "$folder/b" -G Ninja "-DCMAKE_PREFIX_PATH=$1" >"$folder/log" 2>&1 &&
+  CMAKE_PREFIX_PATH="" cmake -S "$folder" -B "$folder/b" -G Ninja "-DCMAKE_PREFIX_PATH=$1" >"$folder/log" 2>&1 &&
     cat "$folder/b/dir"
   local status=$?
   rm -rf "$folder"
@@ -220,18 +224,18 @@ setup_model() {
 
 # ---- Lynx ----
 
-configure_lynx() {  # PRESET
+cmake_lynx() {  # PRESET [TARGET…]
+  local preset=$1
+  shift
   # What find_package cached belongs to the llama.cpp of the last run.
-  cmake -S "$root" --preset "$1" -U 'llama_*' -U 'ggml_*' -U 'GGML_*' ${llama_dir:+"-Dllama_DIR=$llama_dir"}
+  cmake -S "$root" --preset "$preset" -U 'llama_*' -U 'ggml_*' -U 'GGML_*' ${llama_dir:+"-Dllama_DIR=$llama_dir"} &&
+    cmake --build "$root/build/$preset" ${1:+--target "$@"}
 }
 
 build_lynx() {  # PRESET [TARGET…]
-  local preset=$1 build=$root/build/$1
-  shift
+  local build=$root/build/$1
   lock "$build/lock"
-  step "configuring Lynx, preset $preset" "2 s" "$build/configure.log" configure_lynx "$preset" ||
-    die "CMake could not configure Lynx (log: $build/configure.log); repair what it names or delete $build and run this again"
-  step "building Lynx" "1 minute from scratch" "$build/build.log" cmake --build "$build" ${1:+--target "$@"} ||
-    die "Lynx could not be built (log: $build/build.log)"
+  step "building Lynx, preset $1" "1 minute from scratch" "$build/build.log" cmake_lynx "$@" ||
+    die "Lynx could not be built (log: $build/build.log); after a change of compiler or machine, delete $build and run this again"
   unlock
 }
