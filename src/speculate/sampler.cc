@@ -59,7 +59,8 @@ void CutAfter(const Candidate& last, std::vector<Candidate>* candidates) {
 
 void CutTopK(std::int32_t top_k, std::vector<Candidate>* candidates) {
   if (top_k == 0 || std::size_t(top_k) >= candidates->size()) return;
-  std::vector<Candidate> best(std::size_t(top_k));  // a heap: nearly all candidates lose at their first comparison
+  std::vector<Candidate> best(
+      static_cast<std::size_t>(top_k));  // a heap: nearly all candidates lose at their first comparison
   std::partial_sort_copy(candidates->begin(), candidates->end(), best.begin(), best.end(), Before);
   CutAfter(best.back(), candidates);
 }
