@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "codec/elements.h"
+#include "codec/kernels.h"
 
 namespace lynx {
 namespace {
@@ -46,41 +47,58 @@ int GetFifthBit(const std::byte* bits, int channels, int token, int channel) {
   return int(bits[std::size_t(token / 8) * channels + channel] >> (token % 8)) & 1;
 }
 
-// Stage 1: brings the page to [0, 1] channel by channel, in place, and writes gamma_min and gamma_scale.
-void NormalizePage(float* values, const PageDims& dims, std::byte* to) {
-  const std::size_t channels = std::size_t(dims.channels);
-  for (std::size_t c = 0; c < channels; ++c) {
-    float least = values[c];
-    float greatest = values[c];
-    for (int token = 1; token < dims.tokens; ++token) {
-      least = std::fmin(least, values[token * channels + c]);
-      greatest = std::fmax(greatest, values[token * channels + c]);
-    }
-    const std::uint16_t gamma_min = F16Down(least + 0.0f);
-    const std::uint16_t gamma_scale = F16Up(greatest - F16ToFloat(gamma_min));
-    StoreLittle(gamma_min, to + 2 * c);
-    StoreLittle(gamma_scale, to + 2 * (channels + c));
-    const float base = F16ToFloat(gamma_min);
-    const float divisor = Divisor(F16ToFloat(gamma_scale));
-    for (int token = 0; token < dims.tokens; ++token) {
-      values[token * channels + c] = (values[token * channels + c] - base) / divisor;
-    }
+// All loops have channels inside, without dependence between them: they vectorise, and every width gives the same
+// bytes.
+
+// out = (value - base[channel]) / divisor[channel] for `tokens` rows; out may be `values`.
+void Normalize(const float* values, int tokens, std::size_t channels, const float* base, const float* divisor,
+               float* out) {
+  for (int token = 0; token < tokens; ++token) {
+    const float* from = values + token * channels;
+    float* to = out + token * channels;
+    for (std::size_t c = 0; c < channels; ++c) to[c] = (from[c] - base[c]) / divisor[c];
   }
 }
 
-// Stage 2: brings one channel of a chunk to [-1, 1] in place and writes mu and sigma.
-void NormalizeChunk(float* values, int tokens, std::size_t stride, std::byte* mu_to, std::byte* sigma_to) {
-  float sum = 0.0f;
-  for (int token = 0; token < tokens; ++token) sum += values[token * stride];
-  const std::uint16_t mu_half = FloatToF16(sum / float(tokens));
-  const float mu = F16ToFloat(mu_half);
-  float deviation = 0.0f;
-  for (int token = 0; token < tokens; ++token) deviation = std::fmax(deviation, std::fabs(values[token * stride] - mu));
-  const std::uint16_t sigma_half = F16Up(deviation);
-  const float divisor = Divisor(F16ToFloat(sigma_half));
-  for (int token = 0; token < tokens; ++token) values[token * stride] = (values[token * stride] - mu) / divisor;
-  StoreLittle(mu_half, mu_to);
-  StoreLittle(sigma_half, sigma_to);
+// Stage 1: brings the page to [0, 1] channel by channel and writes gamma_min and gamma_scale. base, divisor: work.
+void NormalizePage(const float* values, const PageDims& dims, float* base, float* divisor, float* out, std::byte* to) {
+  const std::size_t channels = std::size_t(dims.channels);
+  PortableKernels().channel_ranges(values, dims.tokens, dims.channels, base, divisor);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const std::uint16_t gamma_min = F16Down(base[c]);
+    base[c] = F16ToFloat(gamma_min);
+    const std::uint16_t gamma_scale = F16Up(divisor[c] - base[c]);
+    divisor[c] = Divisor(F16ToFloat(gamma_scale));
+    StoreLittle(gamma_min, to + 2 * c);
+    StoreLittle(gamma_scale, to + 2 * (channels + c));
+  }
+  Normalize(values, dims.tokens, channels, base, divisor, out);
+}
+
+// Stage 2: brings a chunk to [-1, 1] in place and writes mu and sigma. The mean is summed in the order of tokens.
+void NormalizeChunk(float* values, int tokens, std::size_t channels, float* mu, float* sigma, std::byte* to) {
+  for (std::size_t c = 0; c < channels; ++c) mu[c] = 0.0f;
+  for (int token = 0; token < tokens; ++token) {
+    for (std::size_t c = 0; c < channels; ++c) mu[c] += values[token * channels + c];
+  }
+  for (std::size_t c = 0; c < channels; ++c) {
+    const std::uint16_t half = FloatToF16(mu[c] / float(tokens));
+    StoreLittle(half, to + 2 * c);
+    mu[c] = F16ToFloat(half);
+    sigma[c] = 0.0f;
+  }
+  for (int token = 0; token < tokens; ++token) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      const float deviation = std::fabs(values[token * channels + c] - mu[c]);
+      sigma[c] = deviation > sigma[c] ? deviation : sigma[c];
+    }
+  }
+  for (std::size_t c = 0; c < channels; ++c) {
+    const std::uint16_t half = F16Up(sigma[c]);
+    StoreLittle(half, to + 2 * (channels + c));
+    sigma[c] = Divisor(F16ToFloat(half));
+  }
+  Normalize(values, tokens, channels, mu, sigma, values);
 }
 
 }  // namespace
@@ -104,16 +122,19 @@ std::size_t PaperCodec::PayloadBytes(const PageDims& dims, int stream) const {
   return 4 * std::size_t(dims.channels) * (1 + dims.chunks()) + AnchorBytes(dims.tokens, dims.channels);
 }
 
-std::size_t PaperCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.elements()); }
+std::size_t PaperCodec::WorkBytes(const PageDims& dims) const {
+  return Scratch::BytesFor<float>(dims.elements()) + 4 * Scratch::BytesFor<float>(dims.channels);
+}
 
 void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
                               Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   float* normal = scratch.Take<float>(dims.elements());
-  std::memcpy(normal, values, dims.elements() * sizeof(float));
+  float* base = scratch.Take<float>(channels);
+  float* divisor = scratch.Take<float>(channels);
   std::memset(payloads[0], 0, PayloadBytes(dims, 0));
   std::memset(payloads[1], 0, PayloadBytes(dims, 1));
-  NormalizePage(normal, dims, payloads[0]);
+  NormalizePage(values, dims, base, divisor, normal, payloads[0]);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const int tokens = dims.ChunkTokens(chunk);
     float* rows = normal + chunk * kChunkTokens * channels;
@@ -121,9 +142,7 @@ void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
     std::byte* anchor = scales + 4 * channels;
     std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
     std::byte* residual = payloads[1] + ResidualOffset(dims.channels, chunk);
-    for (int c = 0; c < dims.channels; ++c) {
-      NormalizeChunk(rows + c, tokens, channels, scales + 2 * c, scales + 2 * (channels + c));
-    }
+    NormalizeChunk(rows, tokens, channels, base, divisor, scales);
     // Stages 3 and 4.
     for (int token = 0; token < tokens; ++token) {
       for (int c = 0; c < dims.channels; ++c) {
@@ -151,7 +170,7 @@ Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const 
   return all ? Ok() : Corrupt("page stream has a scale that is not finite");
 }
 
-void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch) const {
+void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   const int tokens = dims.ChunkTokens(chunk);
   const std::byte* page_scales = payloads[0].data();
@@ -159,22 +178,26 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* anchor = scales + 4 * channels;
   const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
   const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + ResidualOffset(dims.channels, chunk) : nullptr;
-  for (int c = 0; c < dims.channels; ++c) {
-    const float gamma_min = LoadF16(page_scales + 2 * c);
-    const float gamma_scale = LoadF16(page_scales + 2 * (channels + c));
-    const float mu = LoadF16(scales + 2 * c);
-    const float sigma = LoadF16(scales + 2 * (channels + c));
-    for (int token = 0; token < tokens; ++token) {
-      int code = GetNibble(anchor, dims.channels, token, c);
-      if (reading_ == PaperReading::k120) {
-        code = SignedNibble(code);
-      } else if (GetFifthBit(fifth, dims.channels, token, c) != 0) {
-        code -= 16;
+  float* gamma_min = scratch.Take<float>(channels);
+  float* gamma_scale = scratch.Take<float>(channels);
+  float* mu = scratch.Take<float>(channels);
+  float* sigma = scratch.Take<float>(channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    gamma_min[c] = LoadF16(page_scales + 2 * c);
+    gamma_scale[c] = LoadF16(page_scales + 2 * (channels + c));
+    mu[c] = LoadF16(scales + 2 * c);
+    sigma[c] = LoadF16(scales + 2 * (channels + c));
+  }
+  for (int token = 0; token < tokens; ++token) {
+    for (int c = 0; c < dims.channels; ++c) {
+      int code = SignedNibble(GetNibble(anchor, dims.channels, token, c));
+      if (reading_ == PaperReading::k127) {
+        code = (code & 15) - 16 * GetFifthBit(fifth, dims.channels, token, c);
       }
       const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, c)) : 0;
       const float magnitude = levels_.ValueOf(PaperJoin(PaperCoarseOf(code), finer));
       const float x = PaperIsNegative(code) ? -magnitude : magnitude;
-      rows[token * channels + c] = gamma_min + (mu + x * sigma) * gamma_scale;
+      rows[token * channels + c] = gamma_min[c] + (mu[c] + x * sigma[c]) * gamma_scale[c];
     }
   }
 }

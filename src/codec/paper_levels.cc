@@ -38,14 +38,21 @@ PaperLevels::PaperLevels(double alpha, int full_scale) : full_scale_(full_scale)
     }
     power *= root;
   }
+  FillBuckets();
 }
 
-int PaperLevels::LevelOf(float magnitude) const {
+// Buckets are so narrow that each holds at most one threshold: the level of its lower edge and one comparison decide.
+void PaperLevels::FillBuckets() {
+  first_bucket_ = BucketOf(thresholds_[0]);
+  last_bucket_ = BucketOf(1.0f);
+  LYNX_CHECK(last_bucket_ - first_bucket_ < int(bucket_levels_.size()));
   int level = 0;
-  for (int step = 64; step > 0; step /= 2) {
-    if (thresholds_[level + step - 1] <= magnitude) level += step;
+  for (int bucket = first_bucket_; bucket <= last_bucket_; ++bucket) {
+    bucket_levels_[bucket - first_bucket_] = std::uint8_t(level);
+    const int begin = level;
+    while (level < full_scale_ && BucketOf(thresholds_[level]) == bucket) ++level;
+    LYNX_CHECK(level - begin <= 1);
   }
-  return level;
 }
 
 }  // namespace lynx

@@ -1,7 +1,9 @@
 // The logarithmic levels of Algorithm 1 as tables: a level is found by comparing with thresholds, never by a logarithm.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace lynx {
@@ -13,16 +15,27 @@ class PaperLevels {
 
   int full_scale() const { return full_scale_; }
   // The level of magnitude >= 0: how many thresholds are <= magnitude; 0…full_scale.
-  int LevelOf(float magnitude) const;
+  int LevelOf(float magnitude) const {
+    const int bucket = std::clamp(BucketOf(magnitude), first_bucket_, last_bucket_) - first_bucket_;
+    const int level = bucket_levels_[bucket];
+    return level + (thresholds_[level] <= magnitude ? 1 : 0);
+  }
   // The magnitude that a level stands for; level 0…255 (streams can say more than full_scale).
   float ValueOf(int level) const { return values_[level]; }
   // The least magnitude of level + 1.
   float ThresholdOf(int level) const { return thresholds_[level]; }
 
  private:
+  // 64 buckets per octave: the leading bits of the float.
+  static int BucketOf(float magnitude) { return int(std::bit_cast<std::uint32_t>(magnitude) >> 17); }
+  void FillBuckets();
+
   int full_scale_;
-  std::array<float, 127> thresholds_;  // [0, full_scale); infinite behind that
+  int first_bucket_;
+  int last_bucket_;
+  std::array<float, 128> thresholds_;  // [0, full_scale); infinite behind that
   std::array<float, 256> values_;
+  std::array<std::uint8_t, 1664> bucket_levels_{};  // 26 octaves; alpha = 1e6 needs 25
 };
 
 // --- splitting a level into anchor and residual; all functions are total ---

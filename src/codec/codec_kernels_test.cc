@@ -1,0 +1,217 @@
+// One-element definitions exhaustively, and every kernel table against the reference.
+#include <gtest/gtest.h>
+
+#include "codec/codec_testing.h"
+#include "codec/distortion.h"
+#include "codec/elements.h"
+#include "codec/page_codec.h"
+#include "codec/paper_levels.h"
+
+namespace lynx::testing {
+namespace {
+
+TEST(Rounding, DirectedHalfsSurroundEveryValue) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = std::uint16_t(bits);
+    const float value = F16ToFloat(half);
+    if (!std::isfinite(value)) {
+      EXPECT_FALSE(F16IsFinite(half));
+      continue;
+    }
+    EXPECT_EQ(F16ToFloat(F16Down(value)), value);
+    EXPECT_EQ(F16ToFloat(F16Up(value)), value);
+    const float above = std::nextafter(value, 1e9f), below = std::nextafter(value, -1e9f);
+    if (std::fabs(above) < 65504.0f) {
+      EXPECT_EQ(F16ToFloat(F16Down(above)), value);
+      EXPECT_GT(F16ToFloat(F16Up(above)), value);
+    }
+    if (std::fabs(below) < 65504.0f) {
+      EXPECT_EQ(F16ToFloat(F16Up(below)), value);
+      EXPECT_LT(F16ToFloat(F16Down(below)), value);
+    }
+  }
+}
+
+// With e = (x - anchor level 0) / step: n = floor(16 e + 8), anchor = n >> 4, and both reconstructions are centres.
+TEST(Nested, EveryCellAndItsNesting) {
+  for (const auto& [low, cell] : {std::pair{0.0f, 1.0f}, {-3.0f, 0.25f}, {100.0f, 0x1p-8f}}) {
+    for (int n = 0; n < 256; ++n) {
+      const float center = NestedFine(n, low, cell);
+      EXPECT_EQ(NestedQuantize(center, low, 1 / cell), n);
+      EXPECT_EQ(NestedQuantize(low + float(n) * cell, low, 1 / cell), n);  // cells are closed below …
+      EXPECT_EQ(NestedQuantize(std::nextafter(low + float(n + 1) * cell, -1e9f), low, 1 / cell), n);  // … open above
+      const float step = 16 * cell, level0 = NestedCoarse(0, low, cell);
+      EXPECT_EQ(n, int(std::floor((center - level0) / step * 16 + 8)));
+      EXPECT_EQ(n >> 4, int(std::lrint((center - level0) / step)));
+      EXPECT_EQ(NestedCoarse(n >> 4, low, cell), level0 + float(n >> 4) * step);
+    }
+    EXPECT_EQ(NestedQuantize(low - 5, low, 1 / cell), 0);
+    EXPECT_EQ(NestedQuantize(low + 300 * cell, low, 1 / cell), 255);
+  }
+  EXPECT_EQ(NestedQuantize(5.0f, 5.0f, 0.0f), 0);
+}
+
+TEST(Integers, NearestIntegerIsTheDefinitionEverywhere) {
+  for (int i = -130 * 256; i <= 130 * 256; ++i) {
+    const float x = float(i) / 256.0f;
+    for (float value : {x, std::nextafter(x, 1e9f), std::nextafter(x, -1e9f)}) {
+      ASSERT_EQ(NearestInteger(value), std::lrint(value)) << value;
+    }
+  }
+  for (int nibble = 0; nibble < 16; ++nibble) EXPECT_EQ(SignedNibble(nibble), nibble < 8 ? nibble : nibble - 16);
+}
+
+TEST(PaperLevels, EveryLevelSplitsAndJoins) {
+  for (int full_scale : {120, 127}) {
+    int codes_used = 0;
+    std::vector<bool> used(32);
+    for (int level = 0; level <= full_scale; ++level) {
+      for (bool negative : {false, true}) {
+        const int coarse = PaperCoarse(level);
+        const int anchor = PaperAnchor(coarse, negative);
+        const int residual = PaperResidual(coarse, level);
+        EXPECT_GE(residual, -8);
+        EXPECT_LE(residual, 7);
+        EXPECT_EQ(PaperIsNegative(anchor), negative);
+        EXPECT_EQ(PaperCoarseOf(anchor), coarse);
+        EXPECT_EQ(PaperJoin(coarse, residual), level);
+        codes_used += used[anchor + 16] ? 0 : 1;
+        used[anchor + 16] = true;
+        if (full_scale == 120) EXPECT_EQ(SignedNibble(anchor & 15), anchor);
+      }
+    }
+    EXPECT_EQ(codes_used, full_scale == 120 ? 16 : 18);
+  }
+  for (int coarse = 0; coarse < 16; ++coarse) {
+    for (int residual = -8; residual < 8; ++residual) {
+      EXPECT_GE(PaperJoin(coarse, residual), 0);
+      EXPECT_LT(PaperJoin(coarse, residual), 256);
+    }
+  }
+}
+
+TEST(PaperLevels, TablesAreTheFormula) {
+  for (double alpha : {0.01, 1.0, 4.0, 100.0, 255.0, 2000.0, 1e6}) {
+    for (int full_scale : {120, 127}) {
+      const PaperLevels levels(alpha, full_scale);
+      const auto exact = [&](long double level) {
+        return std::expm1(level / full_scale * std::log1p((long double)alpha)) / alpha;
+      };
+      for (int level = 0; level < 256; ++level) EXPECT_EQ(levels.ValueOf(level), float(exact(level))) << alpha;
+      for (int level = 0; level < full_scale; ++level) {
+        const float threshold = levels.ThresholdOf(level);
+        EXPECT_EQ(threshold, float(exact(level + 0.5L))) << alpha;
+        EXPECT_EQ(levels.LevelOf(threshold), level + 1);
+        EXPECT_EQ(levels.LevelOf(std::nextafter(threshold, 0.0f)), level);
+        EXPECT_EQ(levels.LevelOf(levels.ValueOf(level)), level);
+      }
+      EXPECT_EQ(levels.LevelOf(0.0f), 0);
+      EXPECT_EQ(levels.LevelOf(1.0f), full_scale);
+      EXPECT_EQ(levels.LevelOf(1.5f), full_scale);
+      // Definition: how many thresholds are not above the magnitude.
+      Random random(4);
+      for (int i = 0; i < 2000; ++i) {
+        const auto magnitude = float(std::exp(-17.0 * random.Unit()));
+        int level = 0;
+        while (level < full_scale && levels.ThresholdOf(level) <= magnitude) ++level;
+        ASSERT_EQ(levels.LevelOf(magnitude), level) << alpha << " " << magnitude;
+      }
+    }
+  }
+}
+
+// Whole pages: every input, odd widths, partial pages; streams and decoded values must be the same bytes.
+TEST(Kernels, PortableEqualsReference) {
+  for (const char* name : {"int8", "int4", "nested"}) {
+    for (Input input : kInputs) {
+      for (int channels : {1, 7, 16, 33, 192}) {
+        for (int tokens : {1, 2, 31, 64, 97, 256}) {
+          const PageAddress address{0, KvKind::kKey, 0, 1, 0, tokens};
+          SCOPED_TRACE(std::string(name) + " input " + std::to_string(int(input)) + ", " + std::to_string(channels) +
+                       " channels, " + std::to_string(tokens) + " tokens");
+          const CacheShape shape = ShapeFor(1, channels, ElementType::kF32);
+          const auto reference = MustMake(name, shape, ReferenceKernels());
+          const auto portable = MustMake(name, shape, PortableKernels());
+          PageMemory source(address, channels, ElementType::kF32);
+          source.Fill(PaintValues(input, tokens, channels, std::uint64_t(tokens * channels)));
+          const Streams streams = EncodePage(*reference, source.view()).value();
+          ASSERT_EQ(EncodePage(*portable, source.view()).value(), streams);
+          for (std::size_t count = 1; count <= streams.size(); ++count) {
+            PageMemory expected(address, channels, ElementType::kF32), actual(address, channels, ElementType::kF32);
+            ASSERT_TRUE(DecodePage(*reference, streams, count, expected.span()).ok());
+            ASSERT_TRUE(DecodePage(*portable, streams, count, actual.span()).ok());
+            ASSERT_EQ(actual.bytes(), expected.bytes());
+          }
+        }
+      }
+    }
+  }
+}
+
+// All byte values of codes, through every reconstruction.
+TEST(Kernels, EveryCodeReconstructsTheSame) {
+  std::vector<std::uint8_t> anchor(512), residual(512);
+  for (int i = 0; i < 512; ++i) anchor[i] = std::uint8_t(i), residual[i] = std::uint8_t(i * 167 + 13);
+  const std::vector<float> low(256, -1.7f), cell(256, 0.013f), steps{0.37f, 2.5f, 0.0f, 1.0f};
+  std::vector<float> expected(4 * 256), actual(4 * 256);
+  const CodecKernels& reference = ReferenceKernels();
+  const CodecKernels& portable = PortableKernels();
+  for (const std::uint8_t* finer : {static_cast<const std::uint8_t*>(nullptr), std::as_const(residual).data()}) {
+    reference.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), expected.data());
+    portable.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), actual.data());
+    EXPECT_EQ(expected, actual);
+  }
+  reference.int8_reconstruct(anchor.data(), 2, 256, steps.data(), expected.data());
+  portable.int8_reconstruct(anchor.data(), 2, 256, steps.data(), actual.data());
+  EXPECT_EQ(expected, actual);
+  reference.int4_reconstruct(anchor.data(), 4, 256, steps.data(), expected.data());
+  portable.int4_reconstruct(anchor.data(), 4, 256, steps.data(), actual.data());
+  EXPECT_EQ(expected, actual);
+}
+
+TEST(Distortion, SumsOfSquares) {
+  const PageAddress address{0, KvKind::kKey, 0, 1, 0, 2};
+  PageMemory original(address, 2, ElementType::kF32), other(address, 2, ElementType::kBf16, Layout::kTokensLast);
+  original.Fill({3, 0, 0, 4});
+  other.Fill({3, 1, 0, 2});
+  auto distortion = MeasureDistortion(original.view(), other.view());
+  ASSERT_TRUE(distortion.ok());
+  EXPECT_DOUBLE_EQ(distortion->nmse(), 5.0 / 25.0);
+  EXPECT_DOUBLE_EQ(distortion->max_error, 2.0);
+  distortion->Add(*distortion);
+  EXPECT_DOUBLE_EQ(distortion->nmse(), 5.0 / 25.0);
+  EXPECT_EQ(Distortion().nmse(), 0.0);
+  PageMemory shorter({0, KvKind::kKey, 0, 1, 0, 1}, 2, ElementType::kF32);
+  EXPECT_FALSE(MeasureDistortion(original.view(), shorter.view()).ok());
+}
+
+// Normal values: how far each codec is from the original, so that a loss of precision inside the bounds is seen too.
+TEST(Distortion, OfEveryCodecOnNormalValues) {
+  struct Case {
+    const char* spec;
+    double anchor;
+    double full;
+  };
+  for (const Case& each : {Case{"int8", 9e-5, 9e-5}, Case{"int4", 2.9e-2, 2.9e-2}, Case{"paper:alpha=4", 9e-3, 3e-5},
+                           Case{"nested", 6.5e-3, 2.6e-5}}) {
+    const PageAddress address{0, KvKind::kKey, 0, 1, 0, 256};
+    const auto codec = MustMake(each.spec, ShapeFor(1, 64, ElementType::kF32));
+    PageMemory source(address, 64, ElementType::kF32);
+    Random random(8);
+    std::vector<float> values(256 * 64);
+    for (float& value : values) value = Normal(random);
+    source.Fill(values);
+    const Streams streams = EncodePage(*codec, source.view()).value();
+    for (std::size_t count : {std::size_t{1}, streams.size()}) {
+      PageMemory target(address, 64, ElementType::kF32);
+      ASSERT_TRUE(DecodePage(*codec, streams, count, target.span()).ok());
+      const double nmse = MeasureDistortion(source.view(), target.view())->nmse();
+      const double expected = count == 1 ? each.anchor : each.full;
+      EXPECT_LT(nmse, expected * 1.1) << each.spec << " from " << count;
+      EXPECT_GT(nmse, expected * 0.8) << each.spec << " from " << count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lynx::testing
