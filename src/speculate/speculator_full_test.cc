@@ -163,7 +163,7 @@ class ToyRun {
       : engine_(engine),
         request_(request),
         random_(seed),
-        eagerness_(0.3 * random_.Unit() * random_.Unit()),
+        eagerness_(0.3 * random_.Unit() * random_.Unit() * random_.Unit()),
         sequence_(engine->Open().value()),
         speculator_(request.config),
         matcher_(request.stops),
@@ -219,7 +219,7 @@ class ToyRun {
     if (random_.Unit() < eagerness_ && !token0_given_) GiveToken0();
     while ((must || random_.Unit() < eagerness_) && streams_given_ < request_.config.stream_count) {
       Report(StreamReady{streams_given_++});
-      if (random_.Below(3) != 0) break;
+      if (random_.Below(4) != 0) break;
     }
     if (must && !token0_given_) GiveToken0();
   }
@@ -335,7 +335,7 @@ Request RandomRequest(Engine* engine, Random* random) {
   Request request;
   SpeculatorConfig& config = request.config;
   config.prompt_tokens = 1 + int(random->Below(24));
-  config.stream_count = 1 + int(random->Below(4));
+  config.stream_count = random->Below(8) == 0 ? 1 : 2 + int(random->Below(3));
   config.max_drafts = random->Below(4) == 0 ? int(random->Below(3)) : int(random->Below(24));
   config.verify_batch = 1 + int(random->Below(8));
   config.max_new_tokens = 1 + int(random->Below(40));
@@ -343,9 +343,9 @@ Request RandomRequest(Engine* engine, Random* random) {
       std::min(engine->info().max_tokens, config.prompt_tokens + int(random->Below(random->Below(3) == 0 ? 8 : 46)));
   config.recheck_middle = random->Below(4) != 0;
   request.sampling = RandomSampling(random);
-  for (int count = random->Below(3) == 0 ? 1 + int(random->Below(6)) : 0; count > 0; --count) {
+  for (int count = random->Below(3) == 0 ? 1 + int(random->Below(12)) : 0; count > 0; --count) {
     std::string stop;
-    for (int size = 1 + int(random->Below(2)); size > 0; --size) stop += char(' ' + random->Below(63));
+    for (int size = 1 + int(random->Below(4) == 0); size > 0; --size) stop += char(' ' + random->Below(63));
     request.stops.push_back(stop);
   }
   std::vector<Token> prompt(config.prompt_tokens);
