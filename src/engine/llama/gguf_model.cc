@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <span>
 
 #include "base/crc32c.h"
@@ -112,7 +113,13 @@ std::string Metadata(const llama_model& model, const std::string& key) {
   return length < 0 ? std::string() : std::string(text.data());
 }
 
+void StartLlama() {
+  static std::once_flag once;
+  std::call_once(once, llama_backend_init);
+}
+
 Result<GgufModel> LoadGguf(const LlamaOptions& options) {
+  StartLlama();
   GgufModel gguf;
   LYNX_ASSIGN_OR_RETURN(gguf.revision, FileRevision(options.model_path));
   ReadRopeFactors(options.model_path, &gguf);

@@ -25,6 +25,9 @@ struct GgufModel {
   bool long_rope = false;           // factors chosen by the size of the context (LongRoPE)
 };
 
+// Starts llama.cpp, once; to be called before anything of it is used.
+void StartLlama();
+
 // Reads the whole file once for the revision, "crc32c:<8 hex digits>+<bytes>": it tells files apart that were mixed up,
 // not files that somebody made alike on purpose.
 Result<GgufModel> LoadGguf(const LlamaOptions& options);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/status_macros.h"
 #include "engine/llama/gguf_model.h"
 #include "engine/llama/llama_log.h"
 #include "engine/llama/llama_runtime.h"
@@ -10,10 +9,12 @@
 namespace lynx {
 
 Result<std::unique_ptr<Engine>> OpenLlamaEngine(const LlamaOptions& options) {
-  const LlamaLog log(options.log);  // for the loading; the engine listens for itself
-  LYNX_ASSIGN_OR_RETURN(GgufModel gguf, LoadGguf(options));
-  LlamaOptions unlogged = options;
-  return LlamaRuntime::Open(std::move(gguf), unlogged);
+  Result<GgufModel> gguf = [&] {
+    const LlamaLog log(options.log);  // while loading; the engine listens for itself
+    return LoadGguf(options);
+  }();
+  if (!gguf.ok()) return gguf.status();
+  return LlamaRuntime::Open(std::move(gguf).value(), options);
 }
 
 }  // namespace lynx

@@ -207,16 +207,18 @@ TEST_F(LlamaEngineModel, TokensAndText) {
   EXPECT_FALSE(engine->IsEndOfText(1000));
 }
 
+// Deep enough for the kernels that llama.cpp keeps for long contexts and large batches (512 cells, 64 rows).
 TEST_F(LlamaEngineModel, PrefillInBatchesEqualsOneByOne) {
+  constexpr int kTokens = 560;
   const auto engine = OpenEngine(Options(2));
   ASSERT_NE(engine, nullptr);
-  const auto tokens = RandomTokens(150, 1, engine->info().vocab_size);
+  const auto tokens = RandomTokens(kTokens, 1, engine->info().vocab_size);
   const SequenceId one = MustOpen(*engine);
   const SequenceId many = MustOpen(*engine);
   const auto single = Append(*engine, one, tokens, 1);
-  const auto batched = Append(*engine, many, tokens, 97);
+  const auto batched = Append(*engine, many, tokens, 256);
   EXPECT_TRUE(SameBits(single, batched));
-  EXPECT_TRUE(SameBytes(Read(*engine, one, 0, 150), Read(*engine, many, 0, 150)));
+  EXPECT_TRUE(SameBytes(Read(*engine, one, 0, kTokens), Read(*engine, many, 0, kTokens)));
 }
 
 TEST_F(LlamaEngineModel, BatchesOfEverySizeEqualSingleSteps) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +57,7 @@ Result<std::unique_ptr<Engine>> LlamaRuntime::Open(GgufModel gguf, const LlamaOp
   try {
     std::unique_ptr<LlamaRuntime> engine(new LlamaRuntime(std::move(gguf), options));
     LYNX_RETURN_IF_ERROR(engine->CreateContext(options));
-    LYNX_RETURN_IF_ERROR(engine->DescribeSelf(options));
+    LYNX_RETURN_IF_ERROR(engine->DescribeSelf());
     LYNX_RETURN_IF_ERROR(engine->SelfTest());
     return std::unique_ptr<Engine>(std::move(engine));
   } catch (const std::exception& error) {
@@ -71,8 +70,6 @@ LlamaRuntime::LlamaRuntime(GgufModel gguf, const LlamaOptions& options)
       gguf_(std::move(gguf)),
       vocab_(llama_model_get_vocab(gguf_.model.get())),
       unified_(options.unified) {
-  static std::once_flag once;
-  std::call_once(once, llama_backend_init);
   sequences_.resize(std::size_t(options.max_sequences));
   info_.vocab_size = llama_vocab_n_tokens(vocab_);
   info_.max_sequences = options.max_sequences;
@@ -119,7 +116,7 @@ Status LlamaRuntime::CreateContext(const LlamaOptions& options) {
 }
 
 // What llama.cpp stores is learned from the state of one token.
-Status LlamaRuntime::DescribeSelf(const LlamaOptions&) {
+Status LlamaRuntime::DescribeSelf() {
   if (info_.vocab_size <= 0) return Unsupported("this model has no vocabulary");
   info_.model = ModelName(*gguf_.model);
   info_.revision = gguf_.revision;

@@ -55,7 +55,7 @@ class LlamaRuntime final : public Engine {
 
   LlamaRuntime(GgufModel gguf, const LlamaOptions& options);
   Status CreateContext(const LlamaOptions& options);
-  Status DescribeSelf(const LlamaOptions& options);
+  Status DescribeSelf();
   Status SelfTest();
 
   bool IsOpen(SequenceId sequence) const;
