@@ -56,35 +56,43 @@ struct PeerUp {
   NodeRole role = NodeRole::kPrefill;
   std::vector<std::string> codecs;
 };
+// The connection is over for the protocol; RemovePeer is still due (see WantsClose). Once per peer, up or not.
 struct PeerDown {
   PeerId peer = 0;
   Status status;
 };
+// prefill
 struct RequestArrived {
   RequestId request;
   TransferRequest body;
-};  // prefill
+};
+// decode: answer with AcceptOffer or Abort
 struct OfferArrived {
   RequestId request;
   TransferOffer offer;
-};  // decode: AcceptOffer or Abort
+};
+// decode
 struct PrefillDoneArrived {
   RequestId request;
   PrefillDone done;
-};  // decode
+};
+// decode: a whole page stream. Its address lies inside the offer's tokens and no token of the same layer, kind and
+// heads came before in this stream; whether it fits the engine's cache is for the caller to check.
 struct PageArrived {
   RequestId request;
   int part = 0;
   int stream = 0;
   PageAddress address;
   SharedBytes bytes;
-};  // decode
+};
+// decode: all pages of the stream in all parts have arrived, and so have those of all lower streams.
 struct StreamCompleted {
   RequestId request;
   int stream = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t wire_bytes = 0;
-};  // decode
+  std::uint64_t bytes = 0;       // page streams
+  std::uint64_t wire_bytes = 0;  // with frame headers
+  TimeNs first_grant_ns = 0;     // when its first bytes were granted
+};
 // The terminal event of a request, exactly one on each side, also after Abort. ok: every stream arrived (decode) or was
 // acknowledged (prefill).
 struct RequestFinished {
@@ -120,7 +128,9 @@ class TransferNode {
   // what explains it to the peer has been taken by Output.
   void Feed(PeerId peer, std::span<const std::byte> bytes, TimeNs now);
   // Appends whole frames for the peer, stopping once `budget` bytes are exceeded. Returns bytes appended. Nothing of a
-  // higher stream is given to any peer while a lower stream is granted, ready and unsent for a peer that takes data.
+  // higher stream is given to any peer while bytes of a lower stream are ready for another that takes data. What one
+  // peer takes may release another: after any call that changes something, ask all writable peers until none has
+  // output.
   std::size_t Output(PeerId peer, std::size_t budget, TimeNs now, std::vector<std::byte>* out);
   bool WantsClose(PeerId peer) const;
   // The network layer says whether the peer's socket takes bytes; a peer that has not for 200 ms does not hold the

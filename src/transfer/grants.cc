@@ -8,6 +8,7 @@ namespace {
 // Window = 1.25 * bandwidth-delay product + 128 KiB: the quarter lets it find a faster path (as BBR's gain does), the
 // rest covers what waits in the sender's socket.
 constexpr double kGain = 1.25;
+constexpr double kGrowingGain = 2.0;  // while the rate still rises by a quarter per sample
 constexpr double kBaseBytes = 128 << 10;
 constexpr double kMaxWindowBytes = 64 << 20;
 // Grants smaller than this part of the window are put off until they are larger, unless nothing more is available.
@@ -37,6 +38,7 @@ void GrantWindow::Grant(IncomingStream* stream, std::uint64_t granted, TimeNs no
     peer.stalled = false;
   }
   peer.outstanding[std::size_t(stream->priority.stream_class)] += granted - stream->granted;
+  if (stream->granted == 0) stream->first_grant_ns = now;
   stream->granted = granted;
 }
 
@@ -48,7 +50,10 @@ void GrantWindow::OnProgress(PeerId id, std::uint64_t bytes, TimeNs now) {
   PeerWindow& peer = peers_[id];
   peer.progress_ns = now;
   peer.stalled = false;
-  if (rate_.Add(bytes, now)) UpdateWindow(true);
+  const double before = rate_.bytes_per_ns();
+  if (!rate_.Add(bytes, now)) return;
+  growing_ = rate_.bytes_per_ns() > kGain * before;
+  UpdateWindow(true);
 }
 
 void GrantWindow::OnRoundTrip(PeerId peer, TimeNs min_rtt_ns) {
@@ -63,7 +68,8 @@ void GrantWindow::UpdateWindow(bool may_shrink) {
   TimeNs rtt = 0;
   for (const auto& [id, peer] : peers_) rtt = std::max(rtt, peer.min_rtt_ns);
   if (rtt == 0 || rate_.bytes_per_ns() == 0) return;
-  const double target = std::min(kMaxWindowBytes, kGain * double(rtt) * rate_.bytes_per_ns() + kBaseBytes);
+  const double gain = growing_ ? kGrowingGain : kGain;
+  const double target = std::min(kMaxWindowBytes, gain * double(rtt) * rate_.bytes_per_ns() + kBaseBytes);
   if (target > window_) {
     window_ = target;
   } else if (may_shrink) {

@@ -57,6 +57,7 @@ class GrantWindow {
   std::uint64_t fixed_bytes_;
   double window_ = 256 << 10;  // until the path is known
   RateEstimator rate_;
+  bool growing_ = false;  // the rate still rises with the window: the path has more
   std::map<PeerId, PeerWindow> peers_;
   std::map<Priority, IncomingStream*> wanting_;
 };

@@ -69,22 +69,44 @@ void TransferNode::Impl::FailPeer(Peer* peer, const Status& why, Tell tell, Time
   events.push_back(PeerDown{peer->id(), why});
 }
 
-// The sender's half of strict priority: one order over all connections.
+// The sender's half of strict priority: one order over all connections. A lower stream whose grants are in flight
+// counts too: without that, every receiver's window would be full all the time and the connections would share the
+// link.
 bool TransferNode::Impl::HeldBack(const Peer& peer, TimeNs now) const {
   if (config.order == SendOrder::kFifo) return false;
   const int own = peer.sendable.begin()->first.stream_class;
-  return std::any_of(peers.begin(), peers.end(), [&](const auto& entry) {
-    const Peer& other = *entry.second;
-    return !other.sendable.empty() && other.sendable.begin()->first.stream_class < own && other.TakesData(now);
-  });
+  for (const auto& [id, other] : peers) {
+    if (!other->TakesData(now)) continue;
+    for (const auto& [priority, stream] : other->waiting) {
+      if (priority.stream_class >= own) break;
+      if (now - stream->moved_ns < kHoldNs) return true;
+    }
+  }
+  return false;
 }
 
 void TransferNode::Impl::UpdateSendable(Peer* peer, OutgoingStream* stream) {
-  if (stream->CanSend()) {
-    peer->sendable[stream->priority] = stream;
-  } else {
-    peer->sendable.erase(stream->priority);
+  const auto update = [stream](bool in, std::map<Priority, OutgoingStream*>* set) {
+    if (in) {
+      (*set)[stream->priority] = stream;
+    } else {
+      set->erase(stream->priority);
+    }
+  };
+  update(stream->CanSend(), &peer->sendable);
+  update(stream->IsWaiting(), &peer->waiting);
+}
+
+// The next moment at which a peer stops holding others back.
+TimeNs TransferNode::Impl::NextRelease() const {
+  TimeNs next = kNoDeadline;
+  for (const auto& [id, peer] : peers) {
+    const auto consider = [&](TimeNs at) { next = at > ticked_ns ? std::min(next, at) : next; };
+    if (peer->waiting.empty()) continue;
+    consider(peer->ReleaseNs());
+    for (const auto& [priority, stream] : peer->waiting) consider(stream->moved_ns + kHoldNs);
   }
+  return next;
 }
 
 void TransferNode::Impl::MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream) {
@@ -153,7 +175,7 @@ std::size_t TransferNode::Output(PeerId id, std::size_t budget, TimeNs now, std:
     const std::size_t pages_begin = out->size();
     while (out->size() < end && !peer->sendable.empty() && !impl_->HeldBack(*peer, now)) {
       OutgoingStream* stream = peer->sendable.begin()->second;
-      OutgoingRequest::WriteFragment(stream, frame_bytes, peer->epoch_tag(), out);
+      OutgoingRequest::WriteFragment(stream, frame_bytes, peer->epoch_tag(), now, out);
       impl_->UpdateSendable(peer, stream);
       if (!stream->AllSent()) continue;
       impl_->MaybeEnd(peer, impl_->FindOutgoing(stream->request), stream);
@@ -175,13 +197,14 @@ void TransferNode::SetWritable(PeerId id, bool writable, TimeNs now) {
 }
 
 std::optional<TimeNs> TransferNode::NextTimeout() const {
-  TimeNs next = impl_->window.NextTimeout().value_or(kNoDeadline);
+  TimeNs next = std::min(impl_->window.NextTimeout().value_or(kNoDeadline), impl_->NextRelease());
   if (!impl_->deadlines.empty()) next = std::min(next, impl_->deadlines.begin()->first);
   for (const auto& [id, peer] : impl_->peers) next = std::min(next, peer->NextTimeout());
   return next == kNoDeadline ? std::nullopt : std::optional(next);
 }
 
 void TransferNode::Tick(TimeNs now) {
+  impl_->ticked_ns = now;
   while (!impl_->deadlines.empty() && impl_->deadlines.begin()->first <= now) {
     impl_->FinishRequest(impl_->deadlines.begin()->second, LimitExceeded("deadline of the request has passed"),
                          Impl::Tell::kYes, now);

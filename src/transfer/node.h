@@ -37,6 +37,7 @@ class TransferNode::Impl {
 
   // --- sending ---
   bool HeldBack(const Peer& peer, TimeNs now) const;
+  TimeNs NextRelease() const;
   void UpdateSendable(Peer* peer, OutgoingStream* stream);
   // Queues END for a stream whose pages are all sent, once PREFILL_DONE is queued.
   void MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream);
@@ -52,6 +53,7 @@ class TransferNode::Impl {
   std::set<std::pair<TimeNs, RequestId>> deadlines;
   PeerId last_peer = 0;
   std::uint64_t arrivals = 0;
+  TimeNs ticked_ns = 0;
 
  private:
   Status OnRequest(Peer* peer, const FrameView& frame, TimeNs now);

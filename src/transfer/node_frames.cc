@@ -75,7 +75,7 @@ Status TransferNode::Impl::OnPrefillFrame(Peer* peer, OutgoingRequest* request, 
       LYNX_ASSIGN_OR_RETURN(const CumulativeBytes granted, ParseCumulativeBytes(frame.payload));
       auto stream = request->Find(frame.header.part, frame.header.stream);
       if (!stream.ok()) return Corrupt("GRANT: " + stream.status().message());
-      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, granted.bytes));
+      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, granted.bytes, now));
       UpdateSendable(peer, *stream);
       return Ok();
     }

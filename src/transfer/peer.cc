@@ -91,7 +91,6 @@ Status Peer::Tick(TimeNs now) {
       if (now - down_ns_ >= kLingerNs) lingered_ = true;
       break;
   }
-  if (!writable_ && now - unwritable_ns_ >= kUnwritableNs) unwritable_reported_ = true;
   return Ok();
 }
 
@@ -99,10 +98,8 @@ TimeNs Peer::NextTimeout() const {
   switch (state) {
     case PeerState::kHandshake:
       return began_ns_ + kHandshakeNs;
-    case PeerState::kUp: {
-      const TimeNs next = std::min(received_ns + kMissedHeartbeats * config_.heartbeat_ns, ping_at_ns_);
-      return unwritable_reported_ ? next : std::min(next, unwritable_ns_ + kUnwritableNs);
-    }
+    case PeerState::kUp:
+      return std::min(received_ns + kMissedHeartbeats * config_.heartbeat_ns, ping_at_ns_);
     case PeerState::kDown:
       break;
   }
@@ -161,6 +158,7 @@ void Peer::WriteControl(std::size_t end, std::uint32_t open_requests, TimeNs now
 
 void Peer::Drop(OutgoingRequest* request) {
   EraseStreams(request->streams(), &sendable);
+  EraseStreams(request->streams(), &waiting);
   EraseStreams(request->streams(), &available);
 }
 
@@ -177,7 +175,6 @@ void Peer::SetWritable(bool writable, TimeNs now) {
   if (writable_ == writable) return;
   writable_ = writable;
   unwritable_ns_ = now;
-  unwritable_reported_ = writable;
 }
 
 }  // namespace lynx

@@ -19,8 +19,8 @@ namespace lynx {
 
 inline constexpr TimeNs kHandshakeNs = 5 * kSecondNs;
 inline constexpr int kMissedHeartbeats = 3;
-// A peer whose socket takes nothing for this long does not hold the higher streams of others back.
-inline constexpr TimeNs kUnwritableNs = 200 * kMillisecondNs;
+// A peer whose socket or receiver takes nothing for this long does not hold the higher streams of others back.
+inline constexpr TimeNs kHoldNs = 200 * kMillisecondNs;
 // How long a refused peer's ERROR may wait for its socket.
 inline constexpr TimeNs kLingerNs = kSecondNs;
 // Control frames that may wait for a peer that does not read.
@@ -71,9 +71,8 @@ class Peer {
   void Close(const Status& why, bool tell, TimeNs now);
   bool WantsClose() const { return state == PeerState::kDown && (control_.empty() || lingered_); }
 
-  bool TakesData(TimeNs now) const {
-    return state == PeerState::kUp && (writable_ || now - unwritable_ns_ < kUnwritableNs);
-  }
+  bool TakesData(TimeNs now) const { return state == PeerState::kUp && now < ReleaseNs(); }
+  TimeNs ReleaseNs() const { return writable_ ? kNoDeadline : unwritable_ns_ + kHoldNs; }
   void SetWritable(bool writable, TimeNs now);
 
   PeerState state = PeerState::kHandshake;
@@ -85,6 +84,7 @@ class Peer {
   std::map<std::uint64_t, IncomingRequest> incoming;
   std::uint64_t last_request = 0;  // highest id so far
   std::map<Priority, OutgoingStream*> sendable;
+  std::map<Priority, OutgoingStream*> waiting;    // OutgoingStream::IsWaiting
   std::map<Priority, OutgoingStream*> available;  // AVAILABLE is due
   std::map<Priority, IncomingStream*> granted;    // GRANT is due
   std::optional<TimeNs> pong_sent_ns;             // PONG is due
@@ -101,7 +101,6 @@ class Peer {
   TimeNs ping_sent_ns_ = 0;
   bool writable_ = true;
   TimeNs unwritable_ns_ = 0;
-  bool unwritable_reported_ = true;  // the end of the 200 ms has been a timeout
   TimeNs down_ns_ = 0;
   bool lingered_ = false;
 };

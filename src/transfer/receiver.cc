@@ -1,5 +1,7 @@
 #include "transfer/receiver.h"
 
+#include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -134,7 +136,11 @@ std::vector<StreamCompleted> IncomingRequest::TakeCompleted() {
   std::vector<StreamCompleted> completed;
   while (!complete() && totals_[std::size_t(completed_)].parts_ended == offer_->part_count) {
     const Totals& totals = totals_[std::size_t(completed_)];
-    completed.push_back({id_, completed_, totals.bytes, totals.wire_bytes});
+    TimeNs first_grant = std::numeric_limits<TimeNs>::max();
+    for (std::size_t part = 0; part < offer_->part_count; ++part) {
+      first_grant = std::min(first_grant, streams_[std::size_t(completed_) * offer_->part_count + part].first_grant_ns);
+    }
+    completed.push_back({id_, completed_, totals.bytes, totals.wire_bytes, first_grant});
     ++completed_;
   }
   return completed;

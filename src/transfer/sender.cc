@@ -53,16 +53,17 @@ Status OutgoingRequest::Push(OutgoingStream* stream, const PageAddress& address,
   return Ok();
 }
 
-Status OutgoingRequest::OnGrant(OutgoingStream* stream, std::uint64_t granted) {
+Status OutgoingRequest::OnGrant(OutgoingStream* stream, std::uint64_t granted, TimeNs now) {
   if (granted < stream->granted || granted > offer_->max_bytes[std::size_t(stream->stream)]) {
     return Corrupt("GRANT shrinks or exceeds what was offered");
   }
   stream->granted = granted;
+  stream->moved_ns = now;
   return Ok();
 }
 
 void OutgoingRequest::WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
-                                    std::vector<std::byte>* out) {
+                                    TimeNs now, std::vector<std::byte>* out) {
   LYNX_CHECK(stream->CanSend() && max_payload_bytes > kPageHeaderBytes);
   const auto& page = stream->pages.front();
   const auto total = std::uint32_t(page.bytes->size());
@@ -85,6 +86,7 @@ void OutgoingRequest::WriteFragment(OutgoingStream* stream, std::uint32_t max_pa
   stream->page_crc = Crc32c(bytes, stream->page_crc);
   stream->page_offset += length;
   stream->sent_bytes += length;
+  stream->moved_ns = now;
   if (stream->page_offset < total) return;
   stream->sent.pages += 1;
   stream->sent.bytes += total;

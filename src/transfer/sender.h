@@ -32,7 +32,11 @@ struct OutgoingStream {
   bool ended = false;  // no more pages will be pushed
   bool end_sent = false;
 
+  TimeNs moved_ns = 0;  // last grant or fragment
+
   bool CanSend() const { return !pages.empty() && granted > sent_bytes; }
+  // Bytes are ready and the receiver takes this stream, but its grants may be on their way.
+  bool IsWaiting() const { return !pages.empty() && granted > 0; }
   bool AllSent() const { return ended && pages.empty(); }
 };
 
@@ -53,11 +57,11 @@ class OutgoingRequest {
   Status Push(OutgoingStream* stream, const PageAddress& address, SharedBytes bytes,
               std::uint64_t max_page_stream_bytes);
   // kCorrupt: a grant that shrinks or exceeds the offer.
-  Status OnGrant(OutgoingStream* stream, std::uint64_t granted);
+  Status OnGrant(OutgoingStream* stream, std::uint64_t granted, TimeNs now);
 
   // Appends the next fragment of at most `max_payload_bytes` as a PAGE frame. Requires CanSend.
   static void WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
-                            std::vector<std::byte>* out);
+                            TimeNs now, std::vector<std::byte>* out);
 
   bool prefill_done = false;  // PREFILL_DONE is queued: ENDs may follow
   bool AllEndsSent() const;
