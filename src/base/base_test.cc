@@ -60,7 +60,7 @@ TEST(Float16, EveryHalfComesBack) {
 }
 
 TEST(Float16, RoundsToNearestEven) {
-  EXPECT_EQ(FloatToBf16(1.0f + 0x1p-8f), 0x3f80);           // tie, even below
+  EXPECT_EQ(FloatToBf16(1.0f + 0x1p-8f), 0x3f80);            // tie, even below
   EXPECT_EQ(FloatToBf16(1.0f + 0x1p-7f + 0x1p-8f), 0x3f82);  // tie, even above
   EXPECT_EQ(FloatToBf16(std::numeric_limits<float>::max()), 0x7f80);
   EXPECT_EQ(FloatToF16(1.0f + 0x1p-11f), 0x3c00);
@@ -101,7 +101,9 @@ TEST(CacheBlock, PagesCoverEveryElementOnce) {
     const auto pages = PagesOf(shape, 5, 40, 16, heads);
     for (const PageAddress& address : pages) {
       const PageSpan page = *block.Page(address);
-      EXPECT_EQ((address.first_token + address.token_count) % 16 == 0 || address.first_token + address.token_count == 45, true);
+      EXPECT_EQ(
+          (address.first_token + address.token_count) % 16 == 0 || address.first_token + address.token_count == 45,
+          true);
       for (int t = 0; t < address.token_count; ++t)
         for (int h = 0; h < address.head_count; ++h)
           for (int c = 0; c < page.head_dim; ++c) {

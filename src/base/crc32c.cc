@@ -22,8 +22,8 @@ constexpr std::array<std::uint32_t, 256> MakeTable() {
 constexpr auto kTable = MakeTable();
 
 #if defined(__x86_64__)
-// Three independent chains hide the latency of the instruction (3 cycles). A chain's value is moved over the bytes of the chains
-// behind it by a table per byte of the CRC: kShift[b][v] = v at byte b, followed by kBlock zero bytes.
+// Three independent chains hide the latency of the instruction (3 cycles). A chain's value is moved over the bytes of
+// the chains behind it by a table per byte of the CRC: kShift[b][v] = v at byte b, followed by kBlock zero bytes.
 constexpr std::size_t kBlock = 1024;
 
 constexpr std::uint32_t AppendZeros(std::uint32_t crc, std::size_t count) {
@@ -54,10 +54,12 @@ inline std::uint64_t Load64(const std::byte* from) {
   return value;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t Crc32cSse42(const std::byte* data, std::size_t size, std::uint32_t crc) {
+__attribute__((target("sse4.2"))) std::uint32_t Crc32cSse42(const std::byte* data, std::size_t size,
+                                                            std::uint32_t crc) {
   const auto& shift = ShiftTable();
   const auto over_block = [&shift](std::uint32_t value) {
-    return shift[0][value & 0xff] ^ shift[1][(value >> 8) & 0xff] ^ shift[2][(value >> 16) & 0xff] ^ shift[3][value >> 24];
+    return shift[0][value & 0xff] ^ shift[1][(value >> 8) & 0xff] ^ shift[2][(value >> 16) & 0xff] ^
+           shift[3][value >> 24];
   };
   std::uint64_t a = crc;
   while (size >= 3 * kBlock) {

@@ -1,4 +1,5 @@
-// BF16 and IEEE half as bits <-> float. Rounding to nearest even; NaN stays NaN (quiet), infinities and signed zeros stay.
+// BF16 and IEEE half as bits <-> float. Rounding to nearest even; NaN stays NaN (quiet), infinities and signed zeros
+// stay.
 #pragma once
 
 #include <bit>

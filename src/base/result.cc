@@ -4,13 +4,20 @@ namespace lynx {
 
 std::string_view ErrorCodeName(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kOk: return "ok";
-    case ErrorCode::kCorrupt: return "corrupt";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kInvalid: return "invalid";
-    case ErrorCode::kLimit: return "limit";
-    case ErrorCode::kIo: return "io";
-    case ErrorCode::kEngine: return "engine";
+    case ErrorCode::kOk:
+      return "ok";
+    case ErrorCode::kCorrupt:
+      return "corrupt";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kInvalid:
+      return "invalid";
+    case ErrorCode::kLimit:
+      return "limit";
+    case ErrorCode::kIo:
+      return "io";
+    case ErrorCode::kEngine:
+      return "engine";
   }
   return "unknown";
 }

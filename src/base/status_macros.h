@@ -3,10 +3,9 @@
 
 #include "lynx/result.h"
 
-#define LYNX_RETURN_IF_ERROR(expression)                    \
-  do {                                                      \
-    if (::lynx::Status status_ = (expression); !status_.ok()) \
-      return status_;                                       \
+#define LYNX_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                        \
+    if (::lynx::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 #define LYNX_CONCAT_INNER(a, b) a##b

@@ -7,6 +7,6 @@
 namespace lynx {
 
 const char* Version() { return LYNX_VERSION; }
-const char* Commit() { return LYNX_COMMIT; }
+const char* BuildCommit() { return LYNX_COMMIT; }
 
 }  // namespace lynx

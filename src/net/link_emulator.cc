@@ -61,8 +61,8 @@ class LinkEmulator::Impl {
       options_.buffer_bytes = std::max<std::size_t>(64 << 10, std::size_t(options_.bits_per_second / 8 * 0.004));
     }
     // What travels during the delay is beyond the bottleneck, but is kept in the same place.
-    capacity_ = options_.buffer_bytes +
-                std::size_t(options_.bits_per_second / 8 * double(options_.delay) / double(kSecondNs));
+    capacity_ =
+        options_.buffer_bytes + std::size_t(options_.bits_per_second / 8 * double(options_.delay) / double(kSecondNs));
     tcp_.receive_buffer_bytes = options_.bits_per_second > 0 ? kSocketBufferBytes : 0;
   }
   ~Impl() {
@@ -206,7 +206,8 @@ struct Unit {
 };
 
 // A non-negative number followed by one of the units.
-Result<double> ParseWithUnit(std::string_view text, std::span<const Unit> units, const char* what, const char* example) {
+Result<double> ParseWithUnit(std::string_view text, std::span<const Unit> units, const char* what,
+                             const char* example) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string_view suffix = text.substr(std::size_t(end - text.data()));

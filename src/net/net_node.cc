@@ -19,10 +19,11 @@ namespace lynx {
 namespace {
 
 constexpr std::size_t kReadBytes = 256 << 10;
-constexpr int kReadsPerWakeup = 4;           // then others get their turn
+constexpr int kReadsPerWakeup = 4;              // then others get their turn
 constexpr std::size_t kWriteBudget = 64 << 10;  // what is taken from the node at a time: bounds what can't be overtaken
 constexpr TimeNs kAcceptPause = 100 * kMillisecondNs;  // after accept failed (no descriptors left)
-// Low water follows the rate: 1 ms of data keeps the link busy between wake-ups, 128 KiB is the knee measured at 1 Gbit/s.
+// Low water follows the rate: 1 ms of data keeps the link busy between wake-ups, 128 KiB is the knee measured at 1
+// Gbit/s.
 constexpr std::uint32_t kMinLowWater = 128 << 10;
 constexpr std::uint32_t kMaxLowWater = 1 << 20;
 constexpr TimeNs kRateInterval = 100 * kMillisecondNs;

@@ -96,6 +96,6 @@ int main() {
     if (!(error < last_error)) return Fail("Decode", lynx::Corrupt("one more stream did not bring the page closer"));
     last_error = error;
   }
-  std::printf("lynx %s (%s)\n", lynx::Version(), lynx::Commit());
+  std::printf("lynx %s (%s)\n", lynx::Version(), lynx::BuildCommit());
   return last_error < 0.02f ? 0 : 1;
 }

@@ -1,0 +1,99 @@
+// The decode node: asks a prefill node for a prompt's cache, drafts while it arrives, verifies, goes on to the end.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lynx/engine.h"
+#include "lynx/result.h"
+#include "lynx/speculate.h"
+#include "lynx/transfer.h"
+#include "net/socket.h"
+
+namespace lynx {
+
+struct DecodeOptions {
+  std::string name = "decode";
+  TcpOptions tcp;
+};
+
+struct GenerateRequest {
+  std::vector<Token> prompt;
+  std::string codec = "nested";
+  SamplingOptions sampling;
+  int max_new_tokens = 128;
+  int max_drafts = 64;
+  bool recheck_middle = true;
+  std::vector<std::string> stop;
+  std::uint32_t deadline_ms = 0;
+  bool overlap = true;
+  bool reuse = true;
+  bool check = false;  // compare with sequential decoding afterwards (serve/exactness.h)
+};
+
+// What happened between two times, in seconds from the moment the request was sent.
+enum class Phase { kPrefill, kStream, kRefine, kDraft, kRecheck, kVerify, kDecode };
+struct Span {
+  Phase phase = Phase::kPrefill;
+  int stream = 0;  // of kStream, kRefine, kRecheck
+  double begin_s = 0;
+  double end_s = 0;
+  int tokens = 0;  // drafted, checked or decoded
+};
+
+struct GenerateResult {
+  std::string codec;          // canonical spec
+  std::vector<Token> tokens;  // committed, token 0 first
+  std::string text;           // of the tokens, up to a stop string
+  FinishReason reason = FinishReason::kMaxTokens;
+  std::int64_t elements = 0;
+  std::vector<std::uint64_t> stream_bytes;
+  // Seconds on this node's monotonic clock since the request was sent.
+  double prefill_end_s = 0;  // PREFILL_DONE arrived: token 0 is known
+  double first_grant_s = 0;
+  double ttft_s = 0;  // the first token that this node chose itself: token 1
+  bool ttft_is_draft = false;
+  std::vector<double> stream_done_s;
+  std::vector<std::uint64_t> stream_wire_bytes;
+  std::vector<double> commit_s;  // of each committed token; [0] is token 0's
+  double verify_s = 0;
+  int drafted = 0;
+  int accepted = 0;
+  int reused_tokens = 0;            // of the prompt, on the prefill node
+  double prefill_node_s = 0;        // what the prefill node says it took
+  std::uint64_t peak_kv_bytes = 0;  // cache cells, staging block and held page streams
+  std::vector<Span> timeline;
+  bool checked = false;
+  bool exact = false;
+  std::string difference;  // what differed, for people
+};
+
+// Called on the generating thread whenever the tokens change: the first `committed` can't be taken back, the rest are
+// drafts. Must not block.
+using TokensObserver = std::function<void(const std::vector<Token>& tokens, int committed)>;
+
+class DecodeNode {
+ public:
+  // The engine must outlive the node. It is used by Generate only.
+  static Result<std::unique_ptr<DecodeNode>> Start(Engine* engine, const DecodeOptions& options);
+  ~DecodeNode();
+
+  // Connects and shakes hands. kIo when nobody is there, kUnsupported naming the field in which the nodes differ.
+  Result<PeerId> Connect(const std::string& address, TimeNs timeout = 5 * kSecondNs);
+
+  // Runs one request to its end on the calling thread. When *cancel becomes true (may be null) it ends with kStopped
+  // and what was committed.
+  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, const TokensObserver& observer,
+                                  const std::atomic<bool>* cancel);
+
+ private:
+  class Impl;
+  explicit DecodeNode(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lynx

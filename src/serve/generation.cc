@@ -1,0 +1,172 @@
+#include "serve/generation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/status_macros.h"
+#include "net/socket.h"
+#include "speculate/window.h"
+
+namespace lynx {
+
+Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec,
+                       const SpeculatorConfig& speculation, bool keep_streams, Worker* codec_thread)
+    : shape_(engine.shape),
+      codec_(std::move(codec)),
+      prompt_tokens_(speculation.prompt_tokens),
+      codec_thread_(codec_thread),
+      session_(engine.shape, codec_->info(), speculation, keep_streams),
+      staging_(std::make_unique<CacheBlock>(engine.shape, 0, speculation.prompt_tokens)) {
+  record_.stream_done.resize(codec_->info().stream_count);
+  record_.stream_bytes.resize(codec_->info().stream_count);
+  record_.stream_wire_bytes.resize(codec_->info().stream_count);
+}
+
+void Generation::OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = Take(node, event, now, engine); !status.ok()) Fail(status);
+  PostJobs();
+  changed_.notify_all();
+}
+
+// An error means that the peer broke the transfer's rules: it is told by ABORT.
+Status Generation::Take(TransferNode& node, TransferEvent& event, TimeNs now, const Engine& engine) {
+  const auto or_abort = [&](RequestId id, Status status) {
+    if (!status.ok()) node.Abort(id, status, now);
+    return status;
+  };
+  if (auto* offer = std::get_if<OfferArrived>(&event)) {
+    LYNX_RETURN_IF_ERROR(or_abort(offer->request, CheckOffer(offer->offer)));
+    LYNX_RETURN_IF_ERROR(or_abort(offer->request, session_.OnOffer(offer->offer)));
+    return node.AcceptOffer(offer->request, now);
+  }
+  if (auto* done = std::get_if<PrefillDoneArrived>(&event)) {
+    record_.prefill_done = now;
+    record_.prefill = done->done;
+    return or_abort(done->request, session_.OnPrefillDone(done->done.token0, engine.IsEndOfText(done->done.token0)));
+  }
+  if (auto* page = std::get_if<PageArrived>(&event)) {
+    const double rate = node.Stats(page->request.peer).receive_rate_bps;
+    if (rate > 0) rate_bps_ = rate;
+    const Status status = session_.OnPage(page->stream, page->address, std::move(page->bytes));
+    peak_held_bytes_ = std::max(peak_held_bytes_, session_.bytes_held());
+    return or_abort(page->request, status);
+  }
+  if (auto* completed = std::get_if<StreamCompleted>(&event)) {
+    record_.stream_done[completed->stream] = now;
+    record_.stream_bytes[completed->stream] = completed->bytes;
+    record_.stream_wire_bytes[completed->stream] = completed->wire_bytes;
+    if (completed->stream == 0) record_.first_grant = completed->first_grant_ns;
+    return or_abort(completed->request, session_.OnStreamCompleted(completed->stream));
+  }
+  if (auto* finished = std::get_if<RequestFinished>(&event)) return finished->status;
+  return Ok();
+}
+
+// No offer may ask for more than this codec can need for this prompt.
+Status Generation::CheckOffer(const TransferOffer& offer) const {
+  const CodecInfo& info = codec_->info();
+  if (offer.max_bytes.size() != std::size_t(info.stream_count)) return Ok();  // named by the session
+  std::vector<std::uint64_t> most(info.stream_count);
+  for (const PageAddress& page : PagesOf(shape_, 0, prompt_tokens_, info.page_tokens, info.heads_per_page)) {
+    const PageShape dims{page.kind, page.head_count, shape_.layers[page.layer].HeadDim(page.kind), page.token_count};
+    for (int stream = 0; stream < info.stream_count; ++stream) most[stream] += codec_->MaxBytes(dims, stream);
+  }
+  for (int stream = 0; stream < info.stream_count; ++stream) {
+    if (offer.max_bytes[stream] > most[stream]) {
+      return LimitExceeded("offer of " + std::to_string(offer.max_bytes[stream]) + " bytes for stream " +
+                           std::to_string(stream) + " exceeds the codec's bound of " + std::to_string(most[stream]));
+    }
+  }
+  return Ok();
+}
+
+void Generation::PostJobs() {
+  while (std::optional<PageJob> job = session_.NextPageJob()) {
+    codec_thread_->Post([self = shared_from_this(), job = std::move(*job)] { self->Decode(job); });
+  }
+}
+
+// On the codec thread. The staging block's pages are disjoint and the engine reads it only at rest, so no lock is held.
+void Generation::Decode(const PageJob& job) {
+  Status status;
+  std::vector<std::span<const std::byte>> streams;
+  for (const SharedBytes& bytes : job.streams) streams.push_back(*bytes);
+  const Result<PageSpan> page = staging_->Page(job.address);
+  if (page.ok()) {
+    const PageShape dims{job.address.kind, job.address.head_count, page->head_dim, job.address.token_count};
+    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(dims)));
+    status = codec_->Decode(streams, *page, scratch_);
+  } else {
+    status = page.status();
+  }
+  const std::lock_guard lock(mutex_);
+  if (status.ok()) status = session_.OnPageDecoded(job.address, job.level);
+  if (!status.ok()) Fail(status);
+  PostJobs();
+  changed_.notify_all();
+}
+
+void Generation::Fail(Status status) {
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
+Result<SpeculatorAction> Generation::Next(TimeNs until) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!failure_.ok()) return failure_;
+    SpeculatorAction action = session_.Next();
+    const TimeNs left = until - MonotonicNow();
+    if (!std::holds_alternative<Wait>(action) || left <= 0) return action;
+    changed_.wait_for(lock, std::chrono::nanoseconds(left));
+  }
+}
+
+Status Generation::On(const SpeculatorEvent& event) {
+  const std::lock_guard lock(mutex_);
+  LYNX_RETURN_IF_ERROR(session_.On(event));
+  PostJobs();
+  return Ok();
+}
+
+void Generation::UpdateWindow(TimeNs now, TimeNs step, int max_drafts) {
+  const std::lock_guard lock(mutex_);
+  std::optional<TimeNs> arrival;
+  if (session_.AllStreamsReceived()) {
+    arrival = now;
+  } else if (rate_bps_) {
+    arrival = now + TimeNs(double(session_.BytesLeft()) * 8 / *rate_bps_ * double(kSecondNs));
+  }
+  const Speculator& speculator = session_.speculator();
+  const int standing = int(speculator.tokens().size()) - speculator.committed();
+  (void)session_.On(DraftWindow{DraftsAllowed(now, arrival, step, standing, max_drafts)});
+}
+
+std::vector<Token> Generation::Tokens(int* committed) const {
+  const std::lock_guard lock(mutex_);
+  *committed = session_.speculator().committed();
+  return session_.speculator().tokens();
+}
+
+std::uint64_t Generation::peak_held_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return peak_held_bytes_;
+}
+
+TransferRecord Generation::Record() const {
+  const std::lock_guard lock(mutex_);
+  return record_;
+}
+
+void Generation::Counts(int* drafted, int* accepted) const {
+  const std::lock_guard lock(mutex_);
+  *drafted = session_.speculator().drafted_total();
+  *accepted = session_.speculator().accepted_total();
+}
+
+std::map<PageAddress, std::vector<SharedBytes>> Generation::Received() const {
+  const std::lock_guard lock(mutex_);
+  return session_.Received();
+}
+
+}  // namespace lynx

@@ -1,0 +1,85 @@
+// A DecodeSession between its three threads: the network brings pages, the codec thread decodes them into the staging
+// block, the engine thread asks what to do next. Everything is behind one mutex that no slow call holds.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lynx/codec.h"
+#include "lynx/engine.h"
+#include "lynx/transfer.h"
+#include "serve/decode_session.h"
+#include "serve/worker.h"
+
+namespace lynx {
+
+// What the network told about one transfer, on the clock of the caller.
+struct TransferRecord {
+  TimeNs first_grant = 0;
+  TimeNs prefill_done = 0;
+  PrefillDone prefill;
+  std::vector<TimeNs> stream_done;               // the last page of each stream arrived; 0: it did not
+  std::vector<std::uint64_t> stream_bytes;       // page streams
+  std::vector<std::uint64_t> stream_wire_bytes;  // with framing
+  bool operator==(const TransferRecord&) const = default;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec, const SpeculatorConfig& speculation,
+             bool keep_streams, Worker* codec_thread);
+
+  // --- network thread ---
+  void OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine);
+
+  // --- engine thread ---
+  // The next action, waiting until `until` for something other than Wait. An error when the transfer failed before the
+  // last stream was complete.
+  Result<SpeculatorAction> Next(TimeNs until);
+  Status On(const SpeculatorEvent& event);
+  // Drafts allowed by the estimate of the last stream's arrival, for drafts that take `step`.
+  void UpdateWindow(TimeNs now, TimeNs step, int max_drafts);
+
+  // The staging block: whole and at rest between a Refine action and its Refined event.
+  const CacheBlock& staging() const { return *staging_; }
+  // Frees the staging block once the last stream is refined.
+  void FreeStaging() { staging_.reset(); }
+
+  int last_stream() const { return codec_->info().stream_count - 1; }
+  // Most bytes of page streams held at a time.
+  std::uint64_t peak_held_bytes() const;
+
+  // Copies, for display and the report.
+  std::vector<Token> Tokens(int* committed) const;
+  TransferRecord Record() const;
+  void Counts(int* drafted, int* accepted) const;
+  std::map<PageAddress, std::vector<SharedBytes>> Received() const;
+
+ private:
+  Status Take(TransferNode& node, TransferEvent& event, TimeNs now, const Engine& engine);
+  Status CheckOffer(const TransferOffer& offer) const;
+  void PostJobs();
+  void Decode(const PageJob& job);
+  void Fail(Status status);
+
+  const CacheShape shape_;
+  const std::shared_ptr<const Codec> codec_;
+  const int prompt_tokens_;
+  Worker* const codec_thread_;
+  std::vector<std::byte> scratch_;  // codec thread
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  DecodeSession session_;
+  std::unique_ptr<CacheBlock> staging_;
+  TransferRecord record_;
+  std::uint64_t peak_held_bytes_ = 0;
+  std::optional<double> rate_bps_;
+  Status failure_;
+};
+
+}  // namespace lynx

@@ -1,0 +1,18 @@
+// What two nodes must share before a byte of cache may cross between them, as HELLO's layout fields.
+#pragma once
+
+#include <vector>
+
+#include "lynx/engine.h"
+#include "lynx/transfer.h"
+
+namespace lynx {
+
+// model, revision, dtype, layers, heads, head_dim, rope, page, byte_order, format: in this order. Per-layer values are
+// run-length text ("64x30", "256x5,512x1").
+std::vector<LayoutField> LayoutOf(const EngineInfo& engine);
+
+// Tokens of a page at most, for every codec (docs/codec.md).
+inline constexpr int kPageTokens = 256;
+
+}  // namespace lynx

@@ -1,0 +1,299 @@
+#include "serve/prefill_node.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "lynx/codec.h"
+#include "net/net_node.h"
+#include "serve/kept_caches.h"
+#include "serve/node_layout.h"
+#include "serve/token_chooser.h"
+#include "serve/worker.h"
+
+namespace lynx {
+namespace {
+
+// Blocks that wait for the encoder: enough to keep it busy, few enough to bound memory.
+constexpr std::size_t kQueuedBlocks = 4;
+constexpr auto kStopInterval = std::chrono::milliseconds(100);
+
+std::uint64_t RandomEpoch() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+// A request as the serving thread sees it. `ended` is set by the network thread when the request is over on the wire.
+struct Job {
+  RequestId id;
+  TransferRequest body;
+  std::atomic<bool> ended = false;
+};
+using SharedJob = std::shared_ptr<Job>;
+
+// A job while it is served.
+struct Work {
+  SharedJob job;
+  std::shared_ptr<const Codec> codec;
+  KeptCaches::Lease lease;
+  int encoded = 0;  // tokens handed to the encoder
+  TimeNs start = 0;
+};
+
+}  // namespace
+
+class PrefillNode::Impl {
+ public:
+  Impl(Engine* engine, const PrefillOptions& options)
+      : engine_(engine), options_(options), kept_(engine, options.kept_caches), encoder_(kQueuedBlocks) {}
+
+  Status Start() {
+    if (engine_->info().max_sequences <= options_.kept_caches) {
+      return Invalid("keeping " + std::to_string(options_.kept_caches) + " caches needs an engine with " +
+                     std::to_string(options_.kept_caches + 1) + " sequences");
+    }
+    NetOptions net;
+    net.listen = options_.listen;
+    net.tcp = options_.tcp;
+    net.node.name = options_.name;
+    net.node.role = NodeRole::kPrefill;
+    net.node.epoch = RandomEpoch();
+    net.node.layout = LayoutOf(engine_->info());
+    net.node.codecs = CodecNames();
+    LYNX_ASSIGN_OR_RETURN(net_, NetNode::Start(net, [this](TransferNode& node, TransferEvent event, TimeNs now) {
+                            OnEvent(node, std::move(event), now);
+                          }));
+    return Ok();
+  }
+
+  const std::string& listen_address() const { return net_->listen_address(); }
+
+  void Run(const std::atomic<bool>& stop) {
+    while (!stop) {
+      SharedJob job;
+      {
+        std::unique_lock lock(mutex_);
+        arrived_.wait_for(lock, kStopInterval, [this] { return !queue_.empty(); });
+        if (queue_.empty()) continue;
+        job = queue_.front();
+        queue_.pop_front();
+      }
+      if (job->ended) continue;
+      if (const Status status = Serve(job, stop); !status.ok()) {
+        Log("request " + std::to_string(job->id.id) + " failed: " + status.ToString());
+        net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
+      }
+    }
+  }
+
+ private:
+  void Log(const std::string& line) {
+    if (options_.log) options_.log(line);
+  }
+
+  // On the network thread.
+  void OnEvent(TransferNode&, TransferEvent event, TimeNs) {
+    if (auto* request = std::get_if<RequestArrived>(&event)) {
+      auto job = std::make_shared<Job>();
+      job->id = request->request;
+      job->body = std::move(request->body);
+      const std::lock_guard lock(mutex_);
+      jobs_[job->id] = job;
+      queue_.push_back(job);
+      arrived_.notify_one();
+    } else if (auto* finished = std::get_if<RequestFinished>(&event)) {
+      const std::lock_guard lock(mutex_);
+      const auto found = jobs_.find(finished->request);
+      if (found == jobs_.end()) return;
+      found->second->ended = true;
+      jobs_.erase(found);
+    }
+  }
+
+  Status Check(const TransferRequest& request) const {
+    const EngineInfo& info = engine_->info();
+    if (request.tokens.empty()) return Invalid("the prompt is empty");
+    if (int(request.tokens.size()) > info.max_tokens) {
+      return LimitExceeded("the prompt has " + std::to_string(request.tokens.size()) +
+                           " tokens, the prefill node takes " + std::to_string(info.max_tokens) +
+                           "; start it with a larger --context");
+    }
+    for (Token token : request.tokens) {
+      if (token < 0 || token >= info.vocab_size)
+        return Invalid("token " + std::to_string(token) + " is not in the vocabulary");
+    }
+    return CheckSampling(request.sampling);
+  }
+
+  // From the offer to the last page handed to the encoder.
+  Status Serve(const SharedJob& job, const std::atomic<bool>& stop) {
+    const TimeNs start = MonotonicNow();
+    const TransferRequest& request = job->body;
+    LYNX_RETURN_IF_ERROR(Check(request));
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape));
+    const std::shared_ptr<const Codec> codec = std::move(made);
+    net_->Post([id = job->id, offer = OfferFor(*codec, int(request.tokens.size()))](TransferNode& node, TimeNs now) {
+      if (const Status status = node.Offer(id, offer, now); !status.ok()) node.Abort(id, status, now);
+    });
+
+    LYNX_ASSIGN_OR_RETURN(KeptCaches::Lease lease, kept_.Take(request.tokens, request.reuse));
+    Work work{job, codec, std::move(lease), 0, start};
+    Status status = Prefill(&work, stop);
+    if (status.ok()) status = Finish(&work);
+    if (status.ok()) {
+      kept_.Keep(work.lease.sequence, request.tokens, std::move(work.lease.logits));
+    } else {
+      kept_.Drop(work.lease.sequence);
+    }
+    return status;
+  }
+
+  TransferOffer OfferFor(const Codec& codec, int tokens) const {
+    const CacheShape& shape = engine_->info().shape;
+    TransferOffer offer;
+    offer.stream_count = std::uint32_t(codec.info().stream_count);
+    offer.token_count = std::uint32_t(tokens);
+    offer.elements = std::uint64_t(shape.ElementsPerToken()) * std::uint64_t(tokens);
+    offer.max_bytes.resize(offer.stream_count);
+    for (const PageAddress& page : PagesOf(shape, 0, tokens, codec.info().page_tokens, codec.info().heads_per_page)) {
+      const PageShape dims{page.kind, page.head_count, shape.layers[page.layer].HeadDim(page.kind), page.token_count};
+      for (std::uint32_t stream = 0; stream < offer.stream_count; ++stream) {
+        offer.max_bytes[stream] += codec.MaxBytes(dims, int(stream));
+      }
+    }
+    return offer;
+  }
+
+  // Runs the prompt batch by batch; with overlap, pages go to the encoder as soon as the batch that completes them
+  // returns.
+  Status Prefill(Work* work, const std::atomic<bool>& stop) {
+    const std::vector<Token>& tokens = work->job->body.tokens;
+    const int count = int(tokens.size());
+    const int page_tokens = work->codec->info().page_tokens;
+    const int batch = engine_->info().prefill_batch;
+    for (int at = work->lease.reused;;) {
+      if (work->job->body.overlap) LYNX_RETURN_IF_ERROR(EncodeTo(work, at / page_tokens * page_tokens));
+      if (at == count) return Ok();
+      if (work->job->ended) return IoError("the decode node left");
+      if (stop) return LimitExceeded("the prefill node is stopping");
+      // Batches end at page boundaries so that no finished page waits for the next batch.
+      const int boundary = (at + batch) / page_tokens * page_tokens;
+      const int end = std::min(count, boundary > at ? boundary : at + batch);
+      const StepInput input{work->lease.sequence, std::span(tokens).subspan(at, end - at),
+                            end == count ? Logits::kLast : Logits::kNone};
+      LYNX_RETURN_IF_ERROR(StepWithRoom(input, &work->lease.logits));
+      at = end;
+    }
+  }
+
+  // A step; when the cache is full of kept prompts, the oldest make room.
+  Status StepWithRoom(const StepInput& input, std::vector<float>* logits) {
+    Status status = engine_->Step(std::span(&input, 1), logits);
+    while (status.code() == ErrorCode::kLimit && kept_.ForgetOne())
+      status = engine_->Step(std::span(&input, 1), logits);
+    return status;
+  }
+
+  // Token 0 first, then what is not yet encoded, then the ends.
+  Status Finish(Work* work) {
+    const TransferRequest& request = work->job->body;
+    const RequestId id = work->job->id;
+    PrefillDone done;
+    done.token0 = SampleToken(work->lease.logits, request.sampling, 0);
+    done.reused_tokens = std::uint32_t(work->lease.reused);
+    done.prefill_ns = MonotonicNow() - work->start;
+    net_->Post([id, done](TransferNode& node, TimeNs now) { (void)node.SendPrefillDone(id, done, now); });
+    char line[160];
+    std::snprintf(line, sizeof line, "request %llu: %zu tokens, %u from a kept cache, %.2f s, codec %s",
+                  static_cast<unsigned long long>(id.id), request.tokens.size(), done.reused_tokens,
+                  double(done.prefill_ns) / kSecondNs, work->codec->info().spec.c_str());
+    Log(line);
+
+    LYNX_RETURN_IF_ERROR(EncodeTo(work, int(request.tokens.size())));
+    encoder_.Post([this, id, streams = work->codec->info().stream_count] {
+      net_->Post([id, streams](TransferNode& node, TimeNs now) {
+        for (int stream = 0; stream < streams; ++stream) (void)node.EndStream(id, 0, stream, now);
+      });
+    });
+    return Ok();
+  }
+
+  // Hands tokens [work->encoded, target) to the encoder, a page's tokens at a time.
+  Status EncodeTo(Work* work, int target) {
+    const int page_tokens = work->codec->info().page_tokens;
+    while (work->encoded < target && !work->job->ended) {
+      const int end = std::min(target, (work->encoded / page_tokens + 1) * page_tokens);
+      auto block = std::make_shared<CacheBlock>(engine_->info().shape, work->encoded, end - work->encoded);
+      LYNX_RETURN_IF_ERROR(engine_->ReadBlock(work->lease.sequence, block.get()));
+      encoder_.Post([this, job = work->job, codec = work->codec, block] { EncodeBlock(job, *codec, *block); });
+      work->encoded = end;
+    }
+    return Ok();
+  }
+
+  // On the encoder thread: page i travels while page i + 1 is encoded.
+  void EncodeBlock(const SharedJob& job, const Codec& codec, const CacheBlock& block) {
+    const CodecInfo& info = codec.info();
+    for (const PageAddress& address :
+         PagesOf(block.shape(), block.first_token(), block.token_count(), info.page_tokens, info.heads_per_page)) {
+      if (job->ended) return;
+      if (const Status status = EncodePage(job, codec, block, address); !status.ok()) {
+        net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
+        return;
+      }
+    }
+  }
+
+  Status EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address) {
+    LYNX_ASSIGN_OR_RETURN(const PageView page, block.Page(address));
+    const PageShape dims{address.kind, address.head_count, page.head_dim, address.token_count};
+    const int streams = codec.info().stream_count;
+    scratch_.resize(std::max(scratch_.size(), codec.ScratchBytes(dims)));
+    std::vector<std::shared_ptr<std::vector<std::byte>>> outputs(streams);
+    std::vector<std::span<std::byte>> buffers(streams);
+    std::vector<std::size_t> sizes(streams);
+    for (int stream = 0; stream < streams; ++stream) {
+      outputs[stream] = std::make_shared<std::vector<std::byte>>(codec.MaxBytes(dims, stream));
+      buffers[stream] = *outputs[stream];
+    }
+    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, scratch_));
+    for (int stream = 0; stream < streams; ++stream) outputs[stream]->resize(sizes[stream]);
+    net_->Post([id = job->id, address, outputs = std::move(outputs)](TransferNode& node, TimeNs now) {
+      for (int stream = 0; stream < int(outputs.size()); ++stream) {
+        (void)node.PushPage(id, 0, stream, address, outputs[stream], now);
+      }
+    });
+    return Ok();
+  }
+
+  Engine* const engine_;
+  const PrefillOptions options_;
+  KeptCaches kept_;
+  std::unique_ptr<NetNode> net_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<SharedJob> queue_;
+  std::map<RequestId, SharedJob> jobs_;
+  std::vector<std::byte> scratch_;  // encoder thread
+  Worker encoder_;                  // last: ends before what its tasks use
+};
+
+PrefillNode::PrefillNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PrefillNode::~PrefillNode() = default;
+
+Result<std::unique_ptr<PrefillNode>> PrefillNode::Start(Engine* engine, const PrefillOptions& options) {
+  auto impl = std::make_unique<Impl>(engine, options);
+  LYNX_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<PrefillNode>(new PrefillNode(std::move(impl)));
+}
+
+const std::string& PrefillNode::listen_address() const { return impl_->listen_address(); }
+void PrefillNode::Run(const std::atomic<bool>& stop) { impl_->Run(stop); }
+
+}  // namespace lynx

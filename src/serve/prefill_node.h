@@ -1,0 +1,42 @@
+// The prefill node: reads prompts, encodes their cache page by page while it grows, and sends it to the node that
+// asked.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lynx/engine.h"
+#include "lynx/result.h"
+#include "net/socket.h"
+
+namespace lynx {
+
+struct PrefillOptions {
+  std::string name = "prefill";
+  std::string listen = "127.0.0.1:7000";
+  TcpOptions tcp;
+  int kept_caches = 4;  // recent prompts whose caches stay; the engine needs one sequence more
+  // Called with one line per event worth a log line, on the serving thread. May be empty.
+  std::function<void(std::string_view line)> log;
+};
+
+class PrefillNode {
+ public:
+  // The engine must outlive the node and is used only inside Run.
+  static Result<std::unique_ptr<PrefillNode>> Start(Engine* engine, const PrefillOptions& options);
+  ~PrefillNode();
+
+  const std::string& listen_address() const;
+  // Serves until `stop` is true (looked at between prefill batches and every 100 ms).
+  void Run(const std::atomic<bool>& stop);
+
+ private:
+  class Impl;
+  explicit PrefillNode(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lynx

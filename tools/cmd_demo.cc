@@ -1,0 +1,190 @@
+// lynx demo: both nodes and a slow link on this machine; one prompt, one cache, every codec.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/status_macros.h"
+#include "child_process.h"
+#include "command.h"
+#include "demo_prompt.h"
+#include "net/link_emulator.h"
+#include "net/plain_copy.h"
+#include "report.h"
+#include "serve/decode_node.h"
+#include "terminal_view.h"
+
+namespace lynx {
+namespace {
+
+struct DemoFlags {
+  EngineFlags engine;
+  AnswerFlags answer;
+  std::string prompt_file;
+  std::string question;
+  std::string bandwidth = "100mbit";
+  std::string delay = "1ms";
+  std::string json;
+  std::vector<std::string> codecs = {"nested", "paper", "int4", "int8", "raw"};
+  int prompt_tokens = 2048;
+  bool raw = false;
+  bool no_check = false;
+};
+
+// Everything that runs while the demo does.
+struct Stage {
+  std::unique_ptr<ChildProcess> prefill;
+  std::unique_ptr<ChildProcess> link;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<DecodeNode> node;
+  PeerId peer = 0;
+  RunSettings settings;
+  std::vector<Token> prompt;
+};
+
+constexpr int kTimelineWidth = 64;
+// The plain copy that goodput is compared with: a second at the link's rate, at least 1 MB.
+constexpr double kCopySeconds = 1;
+
+Status Prepare(const DemoFlags& flags, Stage* stage) {
+  LYNX_ASSIGN_OR_RETURN(stage->settings.bandwidth_bps, ParseBitRate(flags.bandwidth));
+  LYNX_ASSIGN_OR_RETURN(const TimeNs delay, ParseDuration(flags.delay));
+  stage->settings.delay_s = double(delay) / double(kSecondNs);
+  std::string document(DemoDocument());
+  std::string question(DemoQuestion());
+  if (!flags.prompt_file.empty()) {
+    LYNX_ASSIGN_OR_RETURN(document, ReadFile(flags.prompt_file));
+    question.clear();
+  }
+  if (!flags.question.empty()) question = flags.question;
+
+  std::printf("1. Starting the decode node (this process) and the prefill node\n");
+  LYNX_ASSIGN_OR_RETURN(stage->engine, OpenEngine(flags.engine, EngineUse::kDecode, 2));
+  LYNX_ASSIGN_OR_RETURN(stage->prompt, BuildPrompt(*stage->engine, document, question, flags.raw, flags.prompt_tokens));
+  stage->settings.model = stage->engine->info().model;
+  stage->settings.prompt_tokens = int(stage->prompt.size());
+  LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start({"prefill", "--model", flags.engine.model, "--context",
+                                                             std::to_string(flags.engine.context), "--threads",
+                                                             std::to_string(flags.engine.threads), "--listen",
+                                                             "127.0.0.1:0", "--keep", "1"}));
+  LYNX_ASSIGN_OR_RETURN(stage->link, ChildProcess::Start({"link", "--to", stage->prefill->address(), "--bandwidth",
+                                                          flags.bandwidth, "--delay", flags.delay}));
+  LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), {}));
+  LYNX_ASSIGN_OR_RETURN(stage->peer, stage->node->Connect(stage->link->address()));
+  const double cache_mb = double(stage->engine->info().shape.BytesPerToken()) * double(stage->prompt.size()) / 1e6;
+  std::printf("   model %s, prompt of %zu tokens, KV cache of %.1f MB in BF16\n", stage->settings.model.c_str(),
+              stage->prompt.size(), cache_mb);
+  std::printf("   prefill node: process %d on %s; link: %s, %s one way, on %s\n", stage->prefill->pid(),
+              stage->prefill->address().c_str(), flags.bandwidth.c_str(), flags.delay.c_str(),
+              stage->link->address().c_str());
+  return Ok();
+}
+
+// What a plain TCP connection carries over such a link, on the same machine in the same run.
+Status MeasureCopy(const DemoFlags& flags, Stage* stage) {
+  if (stage->settings.bandwidth_bps == 0) return Ok();
+  LinkOptions link;
+  link.bits_per_second = stage->settings.bandwidth_bps;
+  LYNX_ASSIGN_OR_RETURN(link.delay, ParseDuration(flags.delay));
+  const auto bytes = std::max<std::uint64_t>(1'000'000, std::uint64_t(link.bits_per_second / 8 * kCopySeconds));
+  LYNX_ASSIGN_OR_RETURN(stage->settings.copy_bps, PlainCopyRate(link, bytes));
+  std::printf("   a plain TCP copy over such a link carries %.1f Mbit/s\n", stage->settings.copy_bps / 1e6);
+  return Ok();
+}
+
+Result<RunRow> RunOne(const DemoFlags& flags, Stage* stage, const std::string& codec, bool overlap, bool reuse) {
+  GenerateRequest request;
+  request.prompt = stage->prompt;
+  request.codec = codec;
+  request.sampling = flags.answer.Sampling();
+  request.max_new_tokens = flags.answer.max_tokens;
+  request.max_drafts = flags.answer.max_drafts;
+  request.stop = flags.answer.stop;
+  request.overlap = overlap;
+  request.reuse = reuse;
+  request.check = !flags.no_check;
+  TerminalView view(stage->engine.get(), isatty(STDOUT_FILENO) != 0);
+  const auto observer = [&view](const std::vector<Token>& tokens, int committed) { view.Show(tokens, committed); };
+  Result<GenerateResult> result = stage->node->Generate(stage->peer, request, observer, &StopFlag());
+  view.End();
+  if (!result.ok()) return result.status();
+  if (StopFlag()) return IoError("stopped");
+  std::printf("%s", Timeline(*result, kTimelineWidth).c_str());
+  return RunRow{overlap, std::move(*result)};
+}
+
+Status RunAll(const DemoFlags& flags, Stage* stage, std::vector<RunRow>* rows) {
+  int step = 2;
+  for (const std::string& codec : flags.codecs) {
+    std::printf("\n%d. %s, sent when the prompt is read%s\n", step++, codec.c_str(),
+                rows->empty() ? " (the prompt is read now; the runs after this send the same cache)" : "");
+    LYNX_ASSIGN_OR_RETURN(RunRow row, RunOne(flags, stage, codec, false, true));
+    rows->push_back(std::move(row));
+  }
+  std::printf("\n%d. %s once more from a cold cache, sent while the prompt is being read\n", step,
+              flags.codecs.front().c_str());
+  LYNX_ASSIGN_OR_RETURN(RunRow row, RunOne(flags, stage, flags.codecs.front(), true, false));
+  rows->push_back(std::move(row));
+  return Ok();
+}
+
+int RunDemo(const DemoFlags& flags) {
+  StopFlag();
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  Stage stage;
+  std::vector<RunRow> rows;
+  Status status = Prepare(flags, &stage);
+  if (status.ok()) status = MeasureCopy(flags, &stage);
+  if (status.ok()) status = RunAll(flags, &stage, &rows);
+  if (StopFlag()) return kExitInterrupted;
+  if (!status.ok()) return Fail("demo", status);
+
+  std::printf(
+      "\nSeconds from the request; TTnT counts committed tokens. P prefill, = stream, R refine, d draft, V verify, . "
+      "decode\n\n%s",
+      Table(stage.settings, rows).c_str());
+  if (!flags.json.empty()) {
+    status = WriteFile(flags.json, ReportJson(stage.settings, rows).dump(2) + "\n");
+    if (!status.ok()) return Fail("demo", status);
+  }
+  for (const RunRow& row : rows) {
+    if (!row.result.checked || row.result.exact) continue;
+    std::fprintf(stderr, "lynx demo: %s is not exact: %s\n", row.result.codec.c_str(), row.result.difference.c_str());
+    return kExitInexact;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddDemoCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<DemoFlags>();
+  CLI::App* command =
+      app->add_subcommand("demo", "prefill node, slow link and decode node on this machine; every codec on one prompt");
+  flags->engine.AddTo(command);
+  command->add_option("--bandwidth", flags->bandwidth, "of the link: 20mbit, 100mbit, 1gbit, unlimited")
+      ->capture_default_str();
+  command->add_option("--delay", flags->delay, "of the link, one way: 250us, 1ms, 20ms")->capture_default_str();
+  command->add_option("--prompt-file", flags->prompt_file, "your own text instead of the bundled one")
+      ->type_name("FILE");
+  command->add_option("--question", flags->question, "what to ask about the text")->type_name("TEXT");
+  command
+      ->add_option("--prompt-tokens", flags->prompt_tokens,
+                   "cut the text so that the prompt has this many tokens; 0: all of it")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 22));
+  command->add_flag("--raw", flags->raw, "the text as it is, without the model's chat template");
+  command->add_option("--codecs", flags->codecs, "codecs to run, the first once more with overlap")
+      ->delimiter(',')
+      ->capture_default_str();
+  flags->answer.AddTo(command);
+  command->add_flag("--no-check", flags->no_check, "skip the comparison with decoding without drafts");
+  command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");
+  command->footer(
+      "The answer streams live: drafts dim, committed text plain, drafts that were wrong struck through and replaced.\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong use, 3 a run was not exact, 130 Ctrl-C.");
+  command->callback([flags, exit_code] { *exit_code = RunDemo(*flags); });
+}
+
+}  // namespace lynx

@@ -1,0 +1,131 @@
+// lynx generate: one answer from a prefill node's cache.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/status_macros.h"
+#include "command.h"
+#include "report.h"
+#include "serve/decode_node.h"
+#include "terminal_view.h"
+
+namespace lynx {
+namespace {
+
+struct GenerateFlags {
+  EngineFlags engine;
+  AnswerFlags answer;
+  std::string prefill;
+  std::string prompt_file;
+  std::string prompt;
+  std::string codec = "nested";
+  std::string overlap = "on";
+  std::string json;
+  std::string congestion_control = "cubic";
+  int prompt_tokens = 0;
+  std::uint32_t deadline_ms = 0;
+  bool raw = false;
+  bool check = false;
+  bool quiet = false;
+};
+
+Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& engine) {
+  std::string text = flags.prompt;
+  if (!flags.prompt_file.empty()) {
+    LYNX_ASSIGN_OR_RETURN(text, ReadFile(flags.prompt_file));
+  }
+  GenerateRequest request;
+  LYNX_ASSIGN_OR_RETURN(request.prompt, BuildPrompt(engine, text, "", flags.raw, flags.prompt_tokens));
+  request.codec = flags.codec;
+  request.sampling = flags.answer.Sampling();
+  request.max_new_tokens = flags.answer.max_tokens;
+  request.max_drafts = flags.answer.max_drafts;
+  request.stop = flags.answer.stop;
+  request.deadline_ms = flags.deadline_ms;
+  request.overlap = flags.overlap == "on";
+  request.check = flags.check;
+  return request;
+}
+
+Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, const GenerateRequest& request) {
+  DecodeOptions options;
+  options.tcp.congestion_control = flags.congestion_control;
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
+  LYNX_ASSIGN_OR_RETURN(const PeerId peer, node->Connect(flags.prefill));
+  TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
+  TokensObserver observer;
+  if (!flags.quiet)
+    observer = [&view](const std::vector<Token>& tokens, int committed) { view.Show(tokens, committed); };
+  Result<GenerateResult> result = node->Generate(peer, request, observer, &StopFlag());
+  if (!flags.quiet) view.End();
+  return result;
+}
+
+int RunGenerate(const GenerateFlags& flags) {
+  StopFlag();
+  const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.check ? 2 : 1);
+  if (!engine.ok()) return Fail("generate", engine.status());
+  const auto request = MakeRequest(flags, **engine);
+  if (!request.ok()) return Fail("generate", request.status());
+  const auto result = Generate(flags, engine->get(), *request);
+  if (!result.ok()) return Fail("generate", result.status());
+
+  const RunSettings settings{(*engine)->info().model, int(request->prompt.size()), 0, 0, 0};
+  const std::vector<RunRow> rows{{request->overlap, *result}};
+  if (!flags.json.empty()) {
+    const Status status = WriteFile(flags.json, ReportJson(settings, rows).dump(2) + "\n");
+    if (!status.ok()) return Fail("generate", status);
+  }
+  if (!flags.quiet && !result->tokens.empty()) {
+    std::fprintf(stderr, "%s%s", Timeline(*result, 60).c_str(), Table(settings, rows).c_str());
+  }
+  if (result->checked && !result->exact) {
+    std::fprintf(stderr, "lynx generate: not exact: %s\n", result->difference.c_str());
+    return kExitInexact;
+  }
+  return StopFlag() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app->add_subcommand("generate", "answer one prompt that a prefill node reads");
+  flags->engine.AddTo(command);
+  command->add_option("--prefill", flags->prefill, "the prefill node")->required()->type_name("HOST:PORT");
+  auto* prompt = command->add_option_group("prompt");
+  prompt->add_option("--prompt-file", flags->prompt_file, "the user's message; \"-\" reads standard input")
+      ->type_name("FILE");
+  prompt->add_option("--prompt", flags->prompt, "the user's message itself")->type_name("TEXT");
+  prompt->require_option(1);
+  command->add_flag("--raw", flags->raw, "the prompt as it is, without the model's chat template");
+  command
+      ->add_option("--prompt-tokens", flags->prompt_tokens, "cut the message so that the prompt has this many tokens")
+      ->check(CLI::Range(1, 1 << 22));
+  command->add_option("--codec", flags->codec, "raw, int8, int4, paper, paper127, nested; parameters as name:key=value")
+      ->capture_default_str();
+  command->add_option("--overlap", flags->overlap, "on: pages travel while the prompt is still read; off: afterwards")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
+  command->add_option("--deadline", flags->deadline_ms, "give up after this many milliseconds; 0: never")
+      ->capture_default_str()
+      ->type_name("MS");
+  flags->answer.AddTo(command);
+  command->add_flag("--check", flags->check,
+                    "afterwards, decode again without drafts and compare (needs a second sequence)");
+  command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");
+  command->add_flag("--quiet", flags->quiet, "write nothing but errors");
+  command
+      ->add_option("--congestion-control", flags->congestion_control,
+                   "TCP congestion control; \"system\" leaves the kernel's default")
+      ->capture_default_str();
+  command->footer(
+      "The answer goes to standard output: on a terminal drafts appear dim and turn plain when they are committed;\n"
+      "otherwise only committed text is written. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not exact (--check), 130 "
+      "Ctrl-C.");
+  command->callback([flags, exit_code] { *exit_code = RunGenerate(*flags); });
+}
+
+}  // namespace lynx

@@ -1,0 +1,55 @@
+// lynx link: a slow link for experiments.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "command.h"
+#include "net/link_emulator.h"
+
+namespace lynx {
+namespace {
+
+struct LinkFlags {
+  std::string listen = "127.0.0.1:0";
+  std::string to;
+  std::string bandwidth = "100mbit";
+  std::string delay = "1ms";
+};
+
+int RunLink(const LinkFlags& flags) {
+  const std::atomic<bool>& stop = StopFlag();
+  LinkOptions options;
+  options.listen = flags.listen;
+  options.to = flags.to;
+  const auto bandwidth = ParseBitRate(flags.bandwidth);
+  if (!bandwidth.ok()) return Fail("link", bandwidth.status());
+  const auto delay = ParseDuration(flags.delay);
+  if (!delay.ok()) return Fail("link", delay.status());
+  options.bits_per_second = *bandwidth;
+  options.delay = *delay;
+  const auto link = LinkEmulator::Start(options);
+  if (!link.ok()) return Fail("link", link.status());
+  std::printf("listening on %s\n", (*link)->listen_address().c_str());
+  std::fflush(stdout);
+  while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddLinkCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<LinkFlags>();
+  CLI::App* command =
+      app->add_subcommand("link", "a TCP proxy with a given rate and delay, to try slow links on one machine");
+  command->add_option("--listen", flags->listen, "address to connect to instead of the real one")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  command->add_option("--to", flags->to, "where connections are passed on")->required()->type_name("HOST:PORT");
+  command->add_option("--bandwidth", flags->bandwidth, "of each direction: 250kbit, 100mbit, 2.5gbit, unlimited")
+      ->capture_default_str();
+  command->add_option("--delay", flags->delay, "of each direction: 250us, 1ms, 0.1s")->capture_default_str();
+  command->callback([flags, exit_code] { *exit_code = RunLink(*flags); });
+}
+
+}  // namespace lynx

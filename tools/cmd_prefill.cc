@@ -1,0 +1,60 @@
+// lynx prefill: a node that reads prompts for others.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "command.h"
+#include "serve/prefill_node.h"
+
+namespace lynx {
+namespace {
+
+struct PrefillFlags {
+  EngineFlags engine;
+  std::string listen = "127.0.0.1:7000";
+  std::string congestion_control = "cubic";
+  int kept = 4;
+};
+
+int RunPrefill(const PrefillFlags& flags) {
+  const std::atomic<bool>& stop = StopFlag();
+  auto engine = OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1);
+  if (!engine.ok()) return Fail("prefill", engine.status());
+  PrefillOptions options;
+  options.listen = flags.listen;
+  options.tcp.congestion_control = flags.congestion_control;
+  options.kept_caches = flags.kept;
+  options.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", int(line.size()), line.data()); };
+  auto node = PrefillNode::Start(engine->get(), options);
+  if (!node.ok()) return Fail("prefill", node.status());
+  std::printf("listening on %s\n", (*node)->listen_address().c_str());
+  std::fflush(stdout);
+  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", (*engine)->info().model.c_str(),
+               (*engine)->info().max_tokens);
+  (*node)->Run(stop);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddPrefillCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<PrefillFlags>();
+  CLI::App* command = app->add_subcommand("prefill", "read prompts for decode nodes and send them the KV cache");
+  flags->engine.AddTo(command);
+  command->add_option("--listen", flags->listen, "address for decode nodes; port 0 takes a free one")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
+  command
+      ->add_option("--congestion-control", flags->congestion_control,
+                   "TCP congestion control; \"system\" leaves the kernel's default")
+      ->capture_default_str();
+  command->footer(
+      "Prints \"listening on HOST:PORT\" on standard output once it serves, one line per request on standard error.\n"
+      "Connections are not encrypted yet: listen on loopback or a network you trust.");
+  command->callback([flags, exit_code] { *exit_code = RunPrefill(*flags); });
+}
+
+}  // namespace lynx

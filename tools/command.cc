@@ -1,0 +1,174 @@
+#include "command.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "base/status_macros.h"
+#include "engine/toy/toy_engine.h"
+#ifdef LYNX_HAVE_LLAMA
+#include "engine/llama/llama_engine.h"
+#endif
+
+namespace lynx {
+namespace {
+
+std::atomic<bool> stop_flag = false;
+
+void OnSignal(int) {
+  if (stop_flag.exchange(true)) _exit(kExitInterrupted);
+}
+
+Result<std::unique_ptr<Engine>> OpenToy(const EngineFlags& flags, int sequences) {
+  ToyOptions options;
+  options.max_tokens = flags.context;
+  options.max_sequences = sequences;
+  if (const auto colon = flags.model.find(':'); colon != std::string::npos) {
+    const std::string seed = flags.model.substr(colon + 1);
+    if (seed.empty() || seed.size() > 18 || seed.find_first_not_of("0123456789") != std::string::npos) {
+      return Invalid("\"" + flags.model + "\": write toy or toy:SEED with a number");
+    }
+    options.seed = std::stoull(seed);
+  }
+  return MakeToyEngine(options);
+}
+
+}  // namespace
+
+const std::atomic<bool>& StopFlag() {
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_handler = OnSignal;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+    return true;
+  }();
+  (void)installed;
+  return stop_flag;
+}
+
+int Fail(const std::string& command, const Status& status) {
+  std::fprintf(stderr, "lynx %s: %s\n", command.c_str(), status.message().c_str());
+  return status.code() == ErrorCode::kInvalid ? kExitUsage : kExitFailed;
+}
+
+void EngineFlags::AddTo(CLI::App* app) {
+  app->add_option("--model", model,
+                  "GGUF model file; both nodes need the same one (\"toy\" is a tiny built-in model for tests)")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--context", context, "tokens of one sequence, prompt and answer together")
+      ->capture_default_str()
+      ->check(CLI::Range(8, 1 << 22));
+  app->add_option("--threads", threads, "threads of the model; more than there are idle cores makes it much slower")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app->add_flag("--verbose", verbose, "show the model runtime's own log");
+}
+
+Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse use, int sequences) {
+  if (flags.model == "toy" || flags.model.starts_with("toy:")) return OpenToy(flags, sequences);
+#ifdef LYNX_HAVE_LLAMA
+  LlamaOptions options;
+  options.model_path = flags.model;
+  options.max_tokens = flags.context;
+  options.max_sequences = sequences;
+  options.unified = use == EngineUse::kPrefill;
+  options.threads = flags.threads;
+  if (flags.verbose) options.log = [](std::string_view line) { std::cerr << line << '\n'; };
+  const bool show = isatty(STDERR_FILENO) != 0;
+  if (show) {
+    options.progress = [](float share) { std::fprintf(stderr, "\rloading the model: %3.0f %%", double(share) * 100); };
+  }
+  auto engine = OpenLlamaEngine(options);
+  if (show) std::fputs("\r\033[K", stderr);
+  return engine;
+#else
+  (void)use;
+  return Unsupported("this build has no llama.cpp engine; configure with LYNX_LLAMA=ON, or use --model toy");
+#endif
+}
+
+void AnswerFlags::AddTo(CLI::App* app) {
+  const auto range = [](double low, double high) { return CLI::Range(low, high); };
+  app->add_option("--max-tokens", max_tokens, "tokens of the answer at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 22));
+  app->add_option("--max-drafts", max_drafts, "drafts at most; 0 never drafts")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app->add_option("--stop", stop, "end the answer before this text; may be given several times")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  app->add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str()->check(range(0, 100));
+  app->add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--top-p", sampling.top_p, "keep the likeliest tokens up to this probability; 1: all")
+      ->capture_default_str();
+  app->add_option("--min-p", sampling.min_p, "keep tokens at least this likely, relative to the likeliest; 0: all")
+      ->capture_default_str()
+      ->check(range(0, 1));
+  app->add_option("--seed", sampling.seed, "of the sampling noise")->capture_default_str();
+  app->add_option("--method", method,
+                  "coupled: the same tokens as without drafts; rejection: the same distribution (paper, eq. 10 and 11)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"coupled", "rejection"}));
+}
+
+SamplingOptions AnswerFlags::Sampling() const {
+  SamplingOptions options = sampling;
+  options.method = method == "rejection" ? SamplingMethod::kRejection : SamplingMethod::kCoupled;
+  return options;
+}
+
+Result<std::string> ReadFile(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad()) return IoError("can't read " + path + ": " + std::strerror(errno));
+  return text.str();
+}
+
+Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return IoError("can't write " + path + ": " + std::strerror(errno));
+  return Ok();
+}
+
+Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,
+                                       bool raw, int prompt_tokens) {
+  // The template is applied to a mark, so that the document can be cut in tokens without touching what surrounds it.
+  constexpr std::string_view kMark = "\x01lynx-document\x01";
+  std::string around(kMark);
+  if (!question.empty()) around += "\n\n" + std::string(question);
+  if (!raw) {
+    LYNX_ASSIGN_OR_RETURN(around, engine.ChatPrompt(around));
+  }
+  const auto at = around.find(kMark);
+  if (at == std::string::npos) return EngineError("the model's chat template drops the message; use --raw");
+  if (prompt_tokens == 0) return engine.Tokenize(around.replace(at, kMark.size(), document), true);
+  LYNX_ASSIGN_OR_RETURN(std::vector<Token> tokens, engine.Tokenize(around.substr(0, at) + std::string(document), true));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<Token> tail, engine.Tokenize(around.substr(at + kMark.size()), true));
+  if (int(tail.size()) >= prompt_tokens) return Invalid("--prompt-tokens is too small for the question");
+  const std::size_t room = std::size_t(prompt_tokens) - tail.size();
+  if (tokens.size() < room) {
+    return Invalid("the prompt has only " + std::to_string(tokens.size() + tail.size()) +
+                   " tokens; give a longer "
+                   "--prompt-file or at most that many --prompt-tokens");
+  }
+  tokens.resize(room);
+  tokens.insert(tokens.end(), tail.begin(), tail.end());
+  return tokens;
+}
+
+}  // namespace lynx

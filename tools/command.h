@@ -1,0 +1,71 @@
+// What the commands of `lynx` share: exit codes, the stop flag, opening an engine, reading a prompt.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "lynx/engine.h"
+#include "lynx/result.h"
+#include "lynx/sampling.h"
+
+namespace lynx {
+
+// Exit codes: 0 done, 1 failed, 2 wrong use (CLI11's errors too), 3 the exactness check failed, 130 stopped by Ctrl-C.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInexact = 3;
+inline constexpr int kExitInterrupted = 130;
+
+// Becomes true on the first SIGINT or SIGTERM; the second ends the process at once.
+const std::atomic<bool>& StopFlag();
+
+// Prints "lynx COMMAND: message" on standard error and returns the exit code that fits.
+int Fail(const std::string& command, const Status& status);
+
+// --model and what belongs to it.
+struct EngineFlags {
+  std::string model;   // a GGUF file, or "toy" / "toy:SEED"
+  int context = 4096;  // tokens per sequence
+  int threads = 1;
+  bool verbose = false;
+
+  void AddTo(CLI::App* app);
+};
+
+enum class EngineUse { kPrefill, kDecode };
+// Opens the engine with room for `sequences` of them; shows progress on a terminal.
+Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse use, int sequences);
+
+// How tokens are chosen and when the answer ends.
+struct AnswerFlags {
+  int max_tokens = 128;
+  int max_drafts = 64;
+  std::vector<std::string> stop;
+  SamplingOptions sampling;
+  std::string method = "coupled";
+
+  void AddTo(CLI::App* app);
+  SamplingOptions Sampling() const;
+};
+
+// The bytes of a file; "-" is standard input. kIo with the reason.
+Result<std::string> ReadFile(const std::string& path);
+Status WriteFile(const std::string& path, const std::string& text);
+
+// A user message as prompt tokens. With `raw`, the text as it is; otherwise document and question in the model's chat
+// template. `prompt_tokens` > 0 cuts the end of the document so that the prompt has exactly that many tokens.
+Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,
+                                       bool raw, int prompt_tokens);
+
+// Subcommands: each adds itself to the app and sets *exit_code when it has run.
+void AddPrefillCommand(CLI::App* app, int* exit_code);
+void AddGenerateCommand(CLI::App* app, int* exit_code);
+void AddDemoCommand(CLI::App* app, int* exit_code);
+void AddLinkCommand(CLI::App* app, int* exit_code);
+
+}  // namespace lynx
