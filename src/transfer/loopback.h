@@ -114,7 +114,7 @@ class Loopback {
   void Serve() {
     while (auto event = prefill.Poll()) {
       prefill_events.push_back(Describe(*event));
-      if (const auto* arrived = std::get_if<RequestArrived>(&*event)) {
+      if (const auto* arrived = std::get_if<RequestArrived>(&*event); arrived != nullptr && !asleep) {
         (void)prefill.Offer(arrived->request, transfer.Offer(), now);
         (void)prefill.SendPrefillDone(arrived->request, {.token0 = 7}, now);
         transfer.PushAll(&prefill, arrived->request, now);
@@ -188,6 +188,7 @@ class Loopback {
   std::size_t carried[2] = {0, 0};  // bytes so far
 
   TimeNs now = kSecondNs;
+  bool asleep = false;  // the prefill node's session does not answer
   TestTransfer transfer;
   TransferNode prefill;
   TransferNode decode;
