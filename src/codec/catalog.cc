@@ -135,14 +135,10 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
   LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
   double values[kMaxParameters];
   for (std::size_t i = 0; i < entry->parameters.size(); ++i) values[i] = entry->parameters[i].standard;
-  std::string_view rest = colon == std::string_view::npos ? "" : spec.substr(colon + 1);
-  if (colon != std::string_view::npos && rest.empty()) {
-    return Invalid("codec " + std::string(name) + ": parameters expected after \":\", " + ParameterNames(*entry));
-  }
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    LYNX_RETURN_IF_ERROR(ReadParameter(*entry, rest.substr(0, comma), values));
-    rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
+  for (std::size_t at = colon; at != std::string_view::npos;) {
+    const std::size_t end = spec.find(',', at + 1);
+    LYNX_RETURN_IF_ERROR(ReadParameter(*entry, spec.substr(at + 1, end - at - 1), values));
+    at = end;
   }
   const Values read(values, entry->parameters.size());
   return entry->make(CanonicalSpec(*entry, read), read, shape, kernels);

@@ -256,9 +256,9 @@ TEST(Catalog, SpecsAndTheirErrors) {
   EXPECT_EQ(error_of("zip").code(), ErrorCode::kUnsupported);
   EXPECT_EQ(error_of("zip").message(), "no codec \"zip\", there are raw, int8, int4, paper, paper127, nested");
   for (const char* spec : {"", "Raw", " raw", "raw "}) EXPECT_EQ(error_of(spec).code(), ErrorCode::kUnsupported);
-  for (const char* spec : {"raw:", "raw:bits=8", "paper:", "paper:beta=1", "paper:alpha",
-                           "paper:alpha=", "paper:alpha=x", "paper:alpha=0", "paper:alpha=-1", "paper:alpha=nan",
-                           "paper:alpha=1e9", "paper:alpha=1x", "nested:anchor=3", "paper:alpha=1,,alpha=2"}) {
+  for (const char* spec : {"raw:", "raw:bits=8", "paper:", "paper:beta=1", "paper:alpha", "paper:alpha=",
+                           "paper:alpha=x", "paper:alpha=0", "paper:alpha=-1", "paper:alpha=nan", "paper:alpha=1e9",
+                           "paper:alpha=1x", "nested:anchor=3", "paper:alpha=1,,alpha=2", "paper:alpha=1,"}) {
     EXPECT_EQ(error_of(spec).code(), ErrorCode::kInvalid) << spec;
   }
   EXPECT_EQ(error_of("paper:beta=1").message(), "codec paper: no parameter \"beta\", it has alpha");

@@ -32,6 +32,24 @@ TEST(Rounding, DirectedHalfsSurroundEveryValue) {
   }
 }
 
+// The truth table of docs/codec.md.
+TEST(Rounding, TruthTable) {
+  struct Row {
+    float value;
+    int nearest, down, up, bf16;
+  };
+  for (const Row& row :
+       {Row{1.0f, 0x3c00, 0x3c00, 0x3c00, 0x3f80}, Row{1 + 0x1p-11f, 0x3c00, 0x3c00, 0x3c01, 0x3f80},
+        Row{1 + 3 * 0x1p-11f, 0x3c02, 0x3c01, 0x3c02, 0x3f80}, Row{-1 - 0x1p-11f, 0xbc00, 0xbc01, 0xbc00, 0xbf80},
+        Row{0x1p-25f, 0, 0, 1, 0x3300}, Row{1e-30f, 0, 0, 1, 0x0da2}, Row{-1e-30f, 0x8000, 0x8001, 0x8000, 0x8da2},
+        Row{1 + 0x1p-8f, 0x3c04, 0x3c04, 0x3c04, 0x3f80}, Row{1 + 3 * 0x1p-8f, 0x3c0c, 0x3c0c, 0x3c0c, 0x3f82}}) {
+    EXPECT_EQ(FloatToF16(row.value), row.nearest) << row.value;
+    EXPECT_EQ(F16Down(row.value), row.down) << row.value;
+    EXPECT_EQ(F16Up(row.value), row.up) << row.value;
+    EXPECT_EQ(FloatToBf16(row.value), row.bf16) << row.value;
+  }
+}
+
 // With e = (x - anchor level 0) / step: n = floor(16 e + 8), anchor = n >> 4, and both reconstructions are centres.
 TEST(Nested, EveryCellAndItsNesting) {
   for (const auto& [low, cell] : {std::pair{0.0f, 1.0f}, {-3.0f, 0.25f}, {100.0f, 0x1p-8f}}) {
