@@ -208,14 +208,16 @@ TEST_F(LlamaEngineModel, TokensAndText) {
 }
 
 // Deep enough for the kernels that llama.cpp keeps for long contexts and large batches (512 cells, 64 rows).
-TEST_F(LlamaEngineModel, PrefillInBatchesEqualsOneByOne) {
-  constexpr int kTokens = 560;
+TEST_F(LlamaEngineModel, PrefillInLargeBatchesEqualsSmallOnesAndSingleTokens) {
+  constexpr int kTokens = 528;
   const auto engine = OpenEngine(Options(2));
   ASSERT_NE(engine, nullptr);
   const auto tokens = RandomTokens(kTokens, 1, engine->info().vocab_size);
   const SequenceId one = MustOpen(*engine);
   const SequenceId many = MustOpen(*engine);
-  const auto single = Append(*engine, one, tokens, 1);
+  auto single = Append(*engine, one, std::span(tokens).first(512), 31);
+  const auto last = Append(*engine, one, std::span(tokens).subspan(512), 1);
+  single.insert(single.end(), last.begin(), last.end());
   const auto batched = Append(*engine, many, tokens, 256);
   EXPECT_TRUE(SameBits(single, batched));
   EXPECT_TRUE(SameBytes(Read(*engine, one, 0, kTokens), Read(*engine, many, 0, kTokens)));

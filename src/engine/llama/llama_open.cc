@@ -1,9 +1,8 @@
 // Opening an engine: context, description, self-test.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +34,14 @@ Status CheckOptions(const LlamaOptions& options) {
   return CheckRange("prefill_batch", options.prefill_batch, 1, kMaxBatch);
 }
 
+// Bytes of memory that this machine has; 0 where Linux's /proc does not say.
+std::int64_t MemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::int64_t kibibytes = 0;
+  return file >> name >> kibibytes && name == "MemTotal:" ? kibibytes * 1024 : 0;
+}
+
 // llama.cpp touches the whole cache when it is created: one that is larger than the memory would not fail but kill.
 Status CheckMemory(const llama_model& model, std::int64_t cells) {
   const std::string head_dim = Metadata(model, "%s.attention.key_length");
@@ -42,7 +49,7 @@ Status CheckMemory(const llama_model& model, std::int64_t cells) {
                                                  : std::atoi(head_dim.c_str());
   const std::int64_t token_bytes =
       std::int64_t{4} * llama_model_n_layer(&model) * llama_model_n_head_kv(&model) * channels;
-  const std::int64_t memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const std::int64_t memory = MemoryBytes();
   if (token_bytes <= 0 || memory <= 0 || cells <= memory / token_bytes) return Ok();
   return LimitExceeded("a cache of " + std::to_string(cells) + " tokens needs " +
                        std::to_string(cells * token_bytes >> 20) + " MiB and this machine has " +
