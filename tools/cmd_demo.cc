@@ -9,6 +9,7 @@
 #include "child_process.h"
 #include "command.h"
 #include "demo_prompt.h"
+#include "lynx/codec.h"
 #include "net/link_emulator.h"
 #include "net/plain_copy.h"
 #include "report.h"
@@ -48,6 +49,7 @@ constexpr int kTimelineWidth = 64;
 constexpr double kCopySeconds = 1;
 
 Status Prepare(const DemoFlags& flags, Stage* stage) {
+  LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
   LYNX_ASSIGN_OR_RETURN(stage->settings.bandwidth_bps, ParseBitRate(flags.bandwidth));
   LYNX_ASSIGN_OR_RETURN(const TimeNs delay, ParseDuration(flags.delay));
   stage->settings.delay_s = double(delay) / double(kSecondNs);
@@ -62,6 +64,9 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
   std::printf("1. Starting the decode node (this process) and the prefill node\n");
   LYNX_ASSIGN_OR_RETURN(stage->engine, OpenEngine(flags.engine, EngineUse::kDecode, 2));
   LYNX_ASSIGN_OR_RETURN(stage->prompt, BuildPrompt(*stage->engine, document, question, flags.raw, flags.prompt_tokens));
+  for (const std::string& codec : flags.codecs) {
+    LYNX_RETURN_IF_ERROR(MakeCodec(codec, stage->engine->info().shape).status());
+  }
   stage->settings.model = stage->engine->info().model;
   stage->settings.prompt_tokens = int(stage->prompt.size());
   LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start({"prefill", "--model", flags.engine.model, "--context",
@@ -105,8 +110,7 @@ Result<RunRow> RunOne(const DemoFlags& flags, Stage* stage, const std::string& c
   request.reuse = reuse;
   request.check = !flags.no_check;
   TerminalView view(stage->engine.get(), isatty(STDOUT_FILENO) != 0);
-  const auto observer = [&view](const std::vector<Token>& tokens, int committed) { view.Show(tokens, committed); };
-  Result<GenerateResult> result = stage->node->Generate(stage->peer, request, observer, &StopFlag());
+  Result<GenerateResult> result = stage->node->Generate(stage->peer, request, &view, &StopFlag());
   view.End();
   if (!result.ok()) return result.status();
   if (StopFlag()) return IoError("stopped");
@@ -141,9 +145,10 @@ int RunDemo(const DemoFlags& flags) {
   if (!status.ok()) return Fail("demo", status);
 
   std::printf(
-      "\nSeconds from the request; TTnT counts committed tokens. P prefill, = stream, R refine, d draft, V verify, . "
-      "decode\n\n%s",
-      Table(stage.settings, rows).c_str());
+      "\nSizes in MB. \"read s\" is when the prompt was read, in seconds since the request; TTFT (the first token that "
+      "the\n"
+      "decode node chose itself) and TTnT (n tokens committed) are in seconds since then.\n\n%s\n%s",
+      Table(rows).c_str(), Comparison(stage.settings, rows).c_str());
   if (!flags.json.empty()) {
     status = WriteFile(flags.json, ReportJson(stage.settings, rows).dump(2) + "\n");
     if (!status.ok()) return Fail("demo", status);
@@ -164,8 +169,11 @@ void AddDemoCommand(CLI::App* app, int* exit_code) {
       app->add_subcommand("demo", "prefill node, slow link and decode node on this machine; every codec on one prompt");
   flags->engine.AddTo(command);
   command->add_option("--bandwidth", flags->bandwidth, "of the link: 20mbit, 100mbit, 1gbit, unlimited")
-      ->capture_default_str();
-  command->add_option("--delay", flags->delay, "of the link, one way: 250us, 1ms, 20ms")->capture_default_str();
+      ->capture_default_str()
+      ->type_name("RATE");
+  command->add_option("--delay", flags->delay, "of the link, one way: 250us, 1ms, 20ms")
+      ->capture_default_str()
+      ->type_name("TIME");
   command->add_option("--prompt-file", flags->prompt_file, "your own text instead of the bundled one")
       ->type_name("FILE");
   command->add_option("--question", flags->question, "what to ask about the text")->type_name("TEXT");
@@ -173,11 +181,13 @@ void AddDemoCommand(CLI::App* app, int* exit_code) {
       ->add_option("--prompt-tokens", flags->prompt_tokens,
                    "cut the text so that the prompt has this many tokens; 0: all of it")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 22));
+      ->type_name("N")
+      ->check(Between(0, 1 << 22));
   command->add_flag("--raw", flags->raw, "the text as it is, without the model's chat template");
   command->add_option("--codecs", flags->codecs, "codecs to run, the first once more with overlap")
       ->delimiter(',')
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("CODEC");
   flags->answer.AddTo(command);
   command->add_flag("--no-check", flags->no_check, "skip the comparison with decoding without drafts");
   command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");

@@ -31,11 +31,18 @@ struct GenerateFlags {
   bool quiet = false;
 };
 
-Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& engine) {
+// Before the model is loaded, so that a wrong path costs no wait.
+Result<std::string> PromptText(const GenerateFlags& flags) {
+  LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
   std::string text = flags.prompt;
   if (!flags.prompt_file.empty()) {
     LYNX_ASSIGN_OR_RETURN(text, ReadFile(flags.prompt_file));
   }
+  if (text.empty()) return Invalid("the prompt is empty; give --prompt TEXT or --prompt-file FILE");
+  return text;
+}
+
+Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& engine, const std::string& text) {
   GenerateRequest request;
   LYNX_ASSIGN_OR_RETURN(request.prompt, BuildPrompt(engine, text, "", flags.raw, flags.prompt_tokens));
   request.codec = flags.codec;
@@ -55,19 +62,18 @@ Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, cons
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
   LYNX_ASSIGN_OR_RETURN(const PeerId peer, node->Connect(flags.prefill));
   TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
-  TokensObserver observer;
-  if (!flags.quiet)
-    observer = [&view](const std::vector<Token>& tokens, int committed) { view.Show(tokens, committed); };
-  Result<GenerateResult> result = node->Generate(peer, request, observer, &StopFlag());
+  Result<GenerateResult> result = node->Generate(peer, request, flags.quiet ? nullptr : &view, &StopFlag());
   if (!flags.quiet) view.End();
   return result;
 }
 
 int RunGenerate(const GenerateFlags& flags) {
   StopFlag();
+  const auto text = PromptText(flags);
+  if (!text.ok()) return Fail("generate", text.status());
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.check ? 2 : 1);
   if (!engine.ok()) return Fail("generate", engine.status());
-  const auto request = MakeRequest(flags, **engine);
+  const auto request = MakeRequest(flags, **engine, *text);
   if (!request.ok()) return Fail("generate", request.status());
   const auto result = Generate(flags, engine->get(), *request);
   if (!result.ok()) return Fail("generate", result.status());
@@ -79,7 +85,7 @@ int RunGenerate(const GenerateFlags& flags) {
     if (!status.ok()) return Fail("generate", status);
   }
   if (!flags.quiet && !result->tokens.empty()) {
-    std::fprintf(stderr, "%s%s", Timeline(*result, 60).c_str(), Table(settings, rows).c_str());
+    std::fprintf(stderr, "%s%s", Timeline(*result, 60).c_str(), Table(rows).c_str());
   }
   if (result->checked && !result->exact) {
     std::fprintf(stderr, "lynx generate: not exact: %s\n", result->difference.c_str());
@@ -95,17 +101,18 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
   CLI::App* command = app->add_subcommand("generate", "answer one prompt that a prefill node reads");
   flags->engine.AddTo(command);
   command->add_option("--prefill", flags->prefill, "the prefill node")->required()->type_name("HOST:PORT");
-  auto* prompt = command->add_option_group("prompt");
-  prompt->add_option("--prompt-file", flags->prompt_file, "the user's message; \"-\" reads standard input")
-      ->type_name("FILE");
-  prompt->add_option("--prompt", flags->prompt, "the user's message itself")->type_name("TEXT");
-  prompt->require_option(1);
+  auto* text = command->add_option("--prompt", flags->prompt, "the user's message")->type_name("TEXT");
+  command->add_option("--prompt-file", flags->prompt_file, "the user's message in a file; \"-\" reads standard input")
+      ->type_name("FILE")
+      ->excludes(text);
   command->add_flag("--raw", flags->raw, "the prompt as it is, without the model's chat template");
   command
       ->add_option("--prompt-tokens", flags->prompt_tokens, "cut the message so that the prompt has this many tokens")
-      ->check(CLI::Range(1, 1 << 22));
+      ->type_name("N")
+      ->check(Between(1, 1 << 22));
   command->add_option("--codec", flags->codec, "raw, int8, int4, paper, paper127, nested; parameters as name:key=value")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("CODEC");
   command->add_option("--overlap", flags->overlap, "on: pages travel while the prompt is still read; off: afterwards")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
@@ -120,8 +127,11 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
   command
       ->add_option("--congestion-control", flags->congestion_control,
                    "TCP congestion control; \"system\" leaves the kernel's default")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("NAME");
   command->footer(
+      "A prefill node with the same model must run first, here or on another machine:\n"
+      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000\n"
       "The answer goes to standard output: on a terminal drafts appear dim and turn plain when they are committed;\n"
       "otherwise only committed text is written. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not exact (--check), 130 "
       "Ctrl-C.");

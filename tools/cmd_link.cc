@@ -47,8 +47,18 @@ void AddLinkCommand(CLI::App* app, int* exit_code) {
       ->type_name("HOST:PORT");
   command->add_option("--to", flags->to, "where connections are passed on")->required()->type_name("HOST:PORT");
   command->add_option("--bandwidth", flags->bandwidth, "of each direction: 250kbit, 100mbit, 2.5gbit, unlimited")
-      ->capture_default_str();
-  command->add_option("--delay", flags->delay, "of each direction: 250us, 1ms, 0.1s")->capture_default_str();
+      ->capture_default_str()
+      ->type_name("RATE");
+  command->add_option("--delay", flags->delay, "of each direction: 250us, 1ms, 0.1s")
+      ->capture_default_str()
+      ->type_name("TIME");
+  command->footer(
+      "Three terminals:\n"
+      "  lynx prefill --model M.gguf --listen 127.0.0.1:7000\n"
+      "  lynx link --listen 127.0.0.1:7001 --to 127.0.0.1:7000 --bandwidth 20mbit --delay 10ms\n"
+      "  lynx generate --model M.gguf --prefill 127.0.0.1:7001 --prompt \"Hello\"\n"
+      "Prints \"listening on HOST:PORT\" once connections are taken. Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 "
+      "failed, 2 wrong use.");
   command->callback([flags, exit_code] { *exit_code = RunLink(*flags); });
 }
 

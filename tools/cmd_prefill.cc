@@ -46,14 +46,19 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       ->type_name("HOST:PORT");
   command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
       ->capture_default_str()
-      ->check(CLI::Range(0, 64));
+      ->type_name("N")
+      ->check(Between(0, 64));
   command
       ->add_option("--congestion-control", flags->congestion_control,
                    "TCP congestion control; \"system\" leaves the kernel's default")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("NAME");
   command->footer(
+      "Then, on the machine that answers:\n"
+      "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"\n"
       "Prints \"listening on HOST:PORT\" on standard output once it serves, one line per request on standard error.\n"
-      "Connections are not encrypted yet: listen on loopback or a network you trust.");
+      "Connections are not encrypted yet: listen on loopback or a network you trust.\n"
+      "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use.");
   command->callback([flags, exit_code] { *exit_code = RunPrefill(*flags); });
 }
 

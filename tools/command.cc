@@ -5,7 +5,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -65,10 +67,12 @@ void EngineFlags::AddTo(CLI::App* app) {
       ->type_name("FILE");
   app->add_option("--context", context, "tokens of one sequence, prompt and answer together")
       ->capture_default_str()
-      ->check(CLI::Range(8, 1 << 22));
+      ->type_name("N")
+      ->check(Between(8, 1 << 22));
   app->add_option("--threads", threads, "threads of the model; more than there are idle cores makes it much slower")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->type_name("N")
+      ->check(Between(1, 1024));
   app->add_flag("--verbose", verbose, "show the model runtime's own log");
 }
 
@@ -96,26 +100,19 @@ Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse u
 }
 
 void AnswerFlags::AddTo(CLI::App* app) {
-  const auto range = [](double low, double high) { return CLI::Range(low, high); };
-  app->add_option("--max-tokens", max_tokens, "tokens of the answer at most")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 22));
-  app->add_option("--max-drafts", max_drafts, "drafts at most; 0 never drafts")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
+  const auto number = [app](const char* name, auto& value, const char* meaning, double low, double high) {
+    app->add_option(name, value, meaning)->capture_default_str()->type_name("N")->check(Between(low, high));
+  };
+  number("--max-tokens", max_tokens, "tokens of the answer at most", 1, 1 << 22);
+  number("--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);
   app->add_option("--stop", stop, "end the answer before this text; may be given several times")
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  app->add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str()->check(range(0, 100));
-  app->add_option("--top-k", sampling.top_k, "keep the k likeliest tokens; 0: all")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30));
-  app->add_option("--top-p", sampling.top_p, "keep the likeliest tokens up to this probability; 1: all")
-      ->capture_default_str();
-  app->add_option("--min-p", sampling.min_p, "keep tokens at least this likely, relative to the likeliest; 0: all")
-      ->capture_default_str()
-      ->check(range(0, 1));
-  app->add_option("--seed", sampling.seed, "of the sampling noise")->capture_default_str();
+  number("--temperature", sampling.temperature, "0 is greedy", 0, 100);
+  number("--top-k", sampling.top_k, "keep the k likeliest tokens; 0: all", 0, 1 << 30);
+  number("--top-p", sampling.top_p, "keep the likeliest tokens up to this probability; 1: all", 0, 1);
+  number("--min-p", sampling.min_p, "keep tokens at least this likely, relative to the likeliest; 0: all", 0, 1);
+  app->add_option("--seed", sampling.seed, "of the sampling noise")->capture_default_str()->type_name("N");
   app->add_option("--method", method,
                   "coupled: the same tokens as without drafts; rejection: the same distribution (paper, eq. 10 and 11)")
       ->capture_default_str()
@@ -128,13 +125,30 @@ SamplingOptions AnswerFlags::Sampling() const {
   return options;
 }
 
+CLI::Validator Between(double low, double high) {
+  const auto check = [low, high](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+    std::ostringstream message;
+    message << std::setprecision(10) << text << " is not a number from " << low << " to " << high;
+    return message.str();
+  };
+  return CLI::Validator(check, "");
+}
+
 Result<std::string> ReadFile(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  if (std::filesystem::is_directory(path)) return IoError("can't read " + path + ": it is a folder");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();
   if (!file || file.bad()) return IoError("can't read " + path + ": " + std::strerror(errno));
   return text.str();
+}
+
+Status CheckWritable(const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return Ok();
+  return IoError("can't write " + path + ": " + std::strerror(errno));
 }
 
 Status WriteFile(const std::string& path, const std::string& text) {

@@ -53,8 +53,13 @@ struct AnswerFlags {
   SamplingOptions Sampling() const;
 };
 
+// A number from low to high.
+CLI::Validator Between(double low, double high);
+
 // The bytes of a file; "-" is standard input. kIo with the reason.
 Result<std::string> ReadFile(const std::string& path);
+// kIo if the file can't be written later; ok without a path. Before work whose result would be lost.
+Status CheckWritable(const std::string& path);
 Status WriteFile(const std::string& path, const std::string& text);
 
 // A user message as prompt tokens. With `raw`, the text as it is; otherwise document and question in the model's chat

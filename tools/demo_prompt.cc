@@ -128,9 +128,9 @@ and will check it when the sky clears.
 fox at site 27 was a young lynx, a female that nobody has seen before. Petra has named her Sedge.
 )";
 
-constexpr std::string_view kQuestion =
-    "Write a detailed summary of the handbook above in about 200 words. Go through it section by section, in full "
-    "sentences.";
+// Worded so that a 135M model's greedy answer stays with the facts: asked for a summary, it repeats one sentence
+// forever.
+constexpr std::string_view kQuestion = "Copy the first two sentences of each section of the handbook.";
 
 }  // namespace
 

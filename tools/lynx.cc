@@ -1,9 +1,32 @@
 // lynx: the command line.
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <string>
 
 #include "command.h"
 #include "lynx/version.h"
+
+namespace {
+
+// What is wrong with the command line. A word that nobody knows explains more than what is missing besides.
+std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
+  const bool has_command = !app.get_subcommands().empty();
+  if (const auto unknown = app.remaining(true); !unknown.empty()) {
+    const std::string& word = unknown.front();
+    if (word.starts_with("-")) return "there is no option " + word;
+    return has_command ? "\"" + word + "\" belongs to no option" : "there is no command \"" + word + "\"";
+  }
+  return has_command ? error.what() : "give a command: demo, prefill, generate or link";
+}
+
+int WrongUse(const CLI::App& app, const CLI::ParseError& error) {
+  std::string name = "lynx";
+  if (!app.get_subcommands().empty()) name += " " + app.get_subcommands().front()->get_name();
+  std::cerr << name << ": " << Complaint(app, error) << "; `" << name << " --help` explains\n";
+  return lynx::kExitUsage;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -15,11 +38,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "First steps:\n"
-      "  lynx demo --model M.gguf                                   both nodes on this machine, a slow link between "
-      "them\n"
-      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000          on the machine that reads prompts\n"
-      "  lynx generate --model M.gguf --prefill HOST:7000 --prompt-file F   on the machine that answers\n"
-      "`lynx COMMAND --help` explains each command.");
+      "  lynx demo --model M.gguf                      both nodes on this machine, a slow link between them\n"
+      "Two machines (or two terminals, with 127.0.0.1):\n"
+      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000                   on the one that reads prompts\n"
+      "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"   on the one that answers\n"
+      "`lynx COMMAND --help` explains each command. Without a model file, try --model toy.");
   int exit_code = lynx::kExitOk;
   lynx::AddDemoCommand(&app, &exit_code);
   lynx::AddPrefillCommand(&app, &exit_code);
@@ -28,7 +51,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? lynx::kExitOk : lynx::kExitUsage;
+    return error.get_exit_code() == 0 ? app.exit(error) : WrongUse(app, error);
   }
   return exit_code;
 }

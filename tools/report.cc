@@ -87,9 +87,12 @@ nlohmann::json RunJson(const RunSettings& settings, const RunRow& row) {
 
 std::string Seconds(double seconds) { return seconds > 0 ? Format("%.2f", seconds) : "-"; }
 
+// Since the prompt was read.
 std::string CommittedText(const GenerateResult& result, std::size_t count) {
-  return count < result.commit_s.size() ? Seconds(result.commit_s[count]) : "-";
+  return count < result.commit_s.size() ? Seconds(result.commit_s[count] - result.prefill_end_s) : "-";
 }
+
+std::string ShortName(const GenerateResult& result) { return result.codec.substr(0, result.codec.find(':')); }
 
 std::string Megabytes(std::uint64_t bytes) { return Format("%.1f", double(bytes) / 1e6); }
 
@@ -164,30 +167,50 @@ std::string Timeline(const GenerateResult& result, int width) {
   return text + Format("  %-10s0 s%*.2f s\n", "", width - 2, end_s);
 }
 
-std::string Table(const RunSettings& settings, const std::vector<RunRow>& rows) {
+std::string Table(const std::vector<RunRow>& rows) {
   std::string text =
-      Format("%-10s %-7s %11s %11s %11s %6s %6s %6s %6s %9s %7s %7s %6s\n", "codec", "overlap", "anchor MB", "total MB",
-             "TTFT s", "TT1T", "TT32T", "TT64T", "drafted", "accepted", "verify", "peak MB", "exact");
+      Format("%-9s %-7s %6s %6s %7s %11s %6s %6s %6s %9s %9s %6s %7s %5s\n", "codec", "overlap", "anchor", "total",
+             "read s", "TTFT s", "TT1T", "TT32T", "TT64T", "drafted", "accepted", "verify", "peak MB", "exact");
   for (const RunRow& row : rows) {
     const GenerateResult& r = row.result;
-    const std::string name = r.codec.substr(0, r.codec.find(':'));
-    text += Format("%-10s %-7s %11s %11s %5.2f %-5s %6s %6s %6s %7d %8d %7s %7s %6s\n", name.c_str(),
+    text += Format("%-9s %-7s %6s %6s %7.2f %5.2f %-5s %6s %6s %6s %9d %9d %6s %7s %5s\n", ShortName(r).c_str(),
                    row.overlap ? "on" : "off", Megabytes(r.stream_bytes.at(0)).c_str(),
-                   Megabytes(Total(r.stream_bytes)).c_str(), r.ttft_s, r.ttft_is_draft ? "draft" : "final",
-                   CommittedText(r, 1).c_str(), CommittedText(r, 32).c_str(), CommittedText(r, 64).c_str(), r.drafted,
-                   r.accepted, Seconds(r.verify_s).c_str(), Megabytes(r.peak_kv_bytes).c_str(),
+                   Megabytes(Total(r.stream_bytes)).c_str(), r.prefill_end_s, r.ttft_s - r.prefill_end_s,
+                   r.ttft_is_draft ? "draft" : "final", CommittedText(r, 1).c_str(), CommittedText(r, 32).c_str(),
+                   CommittedText(r, 64).c_str(), r.drafted, r.accepted, Seconds(r.verify_s).c_str(),
+                   Megabytes(r.peak_kv_bytes).c_str(),
                    !r.checked ? "-"
                    : r.exact  ? "yes"
                               : "NO");
   }
+  return text;
+}
+
+std::string Comparison(const RunSettings& settings, const std::vector<RunRow>& rows) {
+  std::string text;
   for (const RunRow& row : rows) {
     if (!HasAnchorIdeal(settings, row)) continue;
     const GenerateResult& r = row.result;
     const double took = r.stream_done_s[0] - r.first_grant_s;
     const double ideal = AnchorIdeal(settings, r) - r.first_grant_s;
-    text += Format("%-10s stream 0 took %.3f s, ideal %.3f s (%.3f x); whole transfer at %.1f Mbit/s",
-                   r.codec.substr(0, r.codec.find(':')).c_str(), took, ideal, took / ideal, Goodput(r) / 1e6);
-    if (settings.copy_bps > 0) text += Format(" (%.1f %% of a plain copy)", 100 * Goodput(r) / settings.copy_bps);
+    text += Format("%-9s stream 0 in %.3f s, ideal %.3f s: %.3f x; all streams at %.1f Mbit/s", ShortName(r).c_str(),
+                   took, ideal, took / ideal, Goodput(r) / 1e6);
+    if (settings.copy_bps > 0) text += Format(", %.1f %% of a plain copy", 100 * Goodput(r) / settings.copy_bps);
+    text += "\n";
+  }
+  if (rows.empty() || rows.front().overlap) return text;
+  const GenerateResult& first = rows.front().result;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const GenerateResult& other = rows[i].result;
+    if (rows[i].overlap) continue;
+    text += Format("%s / %s:%*s TTFT %.2f", ShortName(first).c_str(), ShortName(other).c_str(),
+                   int(10 - std::min<std::size_t>(9, ShortName(other).size())), "",
+                   (first.ttft_s - first.prefill_end_s) / (other.ttft_s - other.prefill_end_s));
+    for (const int count : {1, 32, 64}) {
+      if (std::size_t(count) >= std::min(first.commit_s.size(), other.commit_s.size())) continue;
+      text += Format("   TT%dT %.2f", count,
+                     (first.commit_s[count] - first.prefill_end_s) / (other.commit_s[count] - other.prefill_end_s));
+    }
     text += "\n";
   }
   return text;

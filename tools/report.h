@@ -29,8 +29,11 @@ nlohmann::json ReportJson(const RunSettings& settings, const std::vector<RunRow>
 // Streams, drafts, verification and commits of one run on a common time axis, `width` columns wide.
 std::string Timeline(const GenerateResult& result, int width);
 
-// One row per run.
-std::string Table(const RunSettings& settings, const std::vector<RunRow>& rows);
+// One row per run. Sizes in MB; times in seconds since the prompt was read ("read s" since the request).
+std::string Table(const std::vector<RunRow>& rows);
+// How near stream 0 comes to the link's ideal, goodput against a plain copy, and the first run's times over the
+// others'.
+std::string Comparison(const RunSettings& settings, const std::vector<RunRow>& rows);
 
 // "AMD EPYC …" of /proc/cpuinfo, or "unknown".
 std::string CpuName();

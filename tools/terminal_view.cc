@@ -9,9 +9,12 @@
 namespace lynx {
 namespace {
 
-constexpr const char* kPlain = "";
 constexpr const char* kDim = "\033[2m";
 constexpr const char* kStruck = "\033[2;9;31m";
+
+void WriteStyled(const std::string& text, const char* style) {
+  if (!text.empty()) std::printf("%s%s\033[0m", style, text.c_str());
+}
 
 // Rows the cursor goes down when `text` is written from `*column`; *column becomes the new column.
 int Advance(const std::string& text, int width, int* column) {
@@ -59,37 +62,53 @@ void TerminalView::EraseDrafts() {
   draft_rows_ = 0;
 }
 
-void TerminalView::Write(const std::string& text, const char* style) {
-  if (!text.empty()) std::printf("%s%s%s", style, text.c_str(), *style ? "\033[0m" : "");
+void TerminalView::WriteTail(const std::string& drafts, const std::string& lost) {
+  const std::string waiting = waiting_.empty() ? "" : " [" + waiting_ + "]";
+  WriteStyled(drafts, kDim);
+  WriteStyled(lost, kStruck);
+  WriteStyled(waiting, kDim);
+  int column = column_;
+  draft_rows_ = Advance(drafts + lost + waiting, width_, &column);
 }
 
-void TerminalView::Show(const std::vector<Token>& tokens, int committed) {
+void TerminalView::OnTokens(const std::vector<Token>& tokens, int committed) {
   const auto drafts_begin = std::size_t(committed);
   const std::string fresh = TextOf(tokens, std::size_t(committed_), drafts_begin);
   if (!live_) {
     std::fputs(fresh.c_str(), stdout);
   } else {
     // What stood and no longer does: drafts behind the first difference.
-    const auto same =
-        std::size_t(std::mismatch(shown_.begin(), shown_.end(), tokens.begin(), tokens.end()).first - shown_.begin());
-    const std::string lost = same < shown_.size() ? TextOf(shown_, std::max(same, drafts_begin), shown_.size()) : "";
-    const std::string drafts = TextOf(tokens, drafts_begin, tokens.size());
+    const auto same = std::mismatch(shown_.begin(), shown_.end(), tokens.begin(), tokens.end()).first - shown_.begin();
+    const std::string lost = TextOf(shown_, std::max(std::size_t(same), drafts_begin), shown_.size());
     EraseDrafts();
-    Write(fresh, kPlain);
+    std::fputs(fresh.c_str(), stdout);
     Advance(fresh, width_, &column_);
-    Write(drafts, kDim);
-    Write(lost, kStruck);
-    int column = column_;
-    draft_rows_ = Advance(drafts + lost, width_, &column);
+    waiting_.clear();
+    WriteTail(TextOf(tokens, drafts_begin, tokens.size()), lost);
   }
   std::fflush(stdout);
   shown_ = tokens;
   committed_ = committed;
 }
 
+void TerminalView::OnWaiting(const TransferProgress& progress) {
+  if (!live_) return;
+  std::string waiting = "the prefill node reads the prompt";
+  if (progress.prompt_read && progress.bytes_offered > 0) {
+    const auto percent = 100 * progress.bytes_received / progress.bytes_offered;
+    waiting = (progress.stream == 0 ? "stream 0 on its way, " : "drafts wait for the rest, ") +
+              std::to_string(percent) + " % of the cache is here";
+  }
+  if (waiting == waiting_) return;
+  EraseDrafts();
+  waiting_ = std::move(waiting);
+  WriteTail(TextOf(shown_, std::size_t(committed_), shown_.size()), "");
+  std::fflush(stdout);
+}
+
 void TerminalView::End() {
   if (live_) EraseDrafts();
-  std::printf("\n");
+  if (!shown_.empty()) std::printf("\n");
   std::fflush(stdout);
 }
 

@@ -1,28 +1,31 @@
 // An answer as it grows: committed text plain, drafts dim, drafts that were taken back struck through until the next
-// change replaces them.
+// change replaces them; behind them what is being waited for.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "lynx/engine.h"
+#include "serve/decode_node.h"
 
 namespace lynx {
 
-class TerminalView {
+class TerminalView : public GenerateObserver {
  public:
   // Without `live` (no terminal) only committed text is written.
   TerminalView(const Engine* engine, bool live);
 
-  void Show(const std::vector<Token>& tokens, int committed);
-  // Leaves the cursor on a new line; drafts that still stand are erased.
+  void OnTokens(const std::vector<Token>& tokens, int committed) override;
+  void OnWaiting(const TransferProgress& progress) override;
+  // Leaves the cursor on a new line, or where it was if no text came; drafts that still stand are erased.
   void End();
 
  private:
   std::string TextOf(const std::vector<Token>& tokens, std::size_t from, std::size_t to) const;
   // Erases everything behind the committed text.
   void EraseDrafts();
-  void Write(const std::string& text, const char* style);
+  // Writes drafts, what was lost and what is waited for, behind the committed text.
+  void WriteTail(const std::string& drafts, const std::string& lost);
 
   const Engine* engine_;
   const bool live_;
@@ -31,6 +34,7 @@ class TerminalView {
   int draft_rows_ = 0;  // rows below that line which drafts reach
   std::vector<Token> shown_;
   int committed_ = 0;
+  std::string waiting_;
 };
 
 }  // namespace lynx

@@ -51,7 +51,7 @@ class DecodeNode::Impl {
     return peer;
   }
 
-  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, const TokensObserver& observer,
+  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel) {
     SpeculatorConfig speculation;
     LYNX_RETURN_IF_ERROR(Configure(request, &speculation));
@@ -86,7 +86,7 @@ class DecodeNode::Impl {
 
   Result<GenerateResult> RunOn(SequenceId sequence, PeerId peer, const Codec& codec,
                                const std::shared_ptr<Generation>& generation, const GenerateRequest& request,
-                               const TokensObserver& observer, const std::atomic<bool>* cancel) {
+                               GenerateObserver* observer, const std::atomic<bool>* cancel) {
     TransferRequest wire;
     wire.tokens = request.prompt;
     wire.sampling = request.sampling;
@@ -175,7 +175,7 @@ Result<PeerId> DecodeNode::Connect(const std::string& address, TimeNs timeout) {
   return impl_->Connect(address, timeout);
 }
 
-Result<GenerateResult> DecodeNode::Generate(PeerId peer, const GenerateRequest& request, const TokensObserver& observer,
+Result<GenerateResult> DecodeNode::Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
                                             const std::atomic<bool>* cancel) {
   return impl_->Generate(peer, request, observer, cancel);
 }

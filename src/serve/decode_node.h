@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "lynx/speculate.h"
 #include "lynx/transfer.h"
 #include "net/socket.h"
+#include "serve/transfer_progress.h"
 
 namespace lynx {
 
@@ -72,9 +72,15 @@ struct GenerateResult {
   std::string difference;  // what differed, for people
 };
 
-// Called on the generating thread whenever the tokens change: the first `committed` can't be taken back, the rest are
-// drafts. Must not block.
-using TokensObserver = std::function<void(const std::vector<Token>& tokens, int committed)>;
+// Watches a request, on the generating thread; must not block.
+class GenerateObserver {
+ public:
+  virtual ~GenerateObserver() = default;
+  // The tokens changed: the first `committed` can't be taken back, the rest are drafts.
+  virtual void OnTokens(const std::vector<Token>& tokens, int committed) = 0;
+  // There is nothing to do but wait for the network.
+  virtual void OnWaiting(const TransferProgress& progress) = 0;
+};
 
 class DecodeNode {
  public:
@@ -85,9 +91,9 @@ class DecodeNode {
   // Connects and shakes hands. kIo when nobody is there, kUnsupported naming the field in which the nodes differ.
   Result<PeerId> Connect(const std::string& address, TimeNs timeout = 5 * kSecondNs);
 
-  // Runs one request to its end on the calling thread. When *cancel becomes true (may be null) it ends with kStopped
-  // and what was committed.
-  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, const TokensObserver& observer,
+  // Runs one request to its end on the calling thread. `observer` may be null. When *cancel becomes true (may be null)
+  // it ends with kStopped and what was committed.
+  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel);
 
  private:

@@ -125,10 +125,6 @@ Status DecodeSession::On(const SpeculatorEvent& event) {
   return Ok();
 }
 
-std::uint64_t DecodeSession::BytesLeft() const {
-  return bytes_offered_ > bytes_received_ ? bytes_offered_ - bytes_received_ : 0;
-}
-
 std::map<PageAddress, std::vector<SharedBytes>> DecodeSession::Received() const {
   std::map<PageAddress, std::vector<SharedBytes>> received;
   for (const auto& [address, page] : pages_) received[address] = page.streams;

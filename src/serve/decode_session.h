@@ -11,6 +11,7 @@
 #include "lynx/page.h"
 #include "lynx/speculate.h"
 #include "lynx/transfer.h"
+#include "serve/transfer_progress.h"
 
 namespace lynx {
 
@@ -45,9 +46,7 @@ class DecodeSession {
 
   const Speculator& speculator() const { return speculator_; }
   int last_stream() const { return codec_.stream_count - 1; }
-  // Upper bound of the bytes still to come, all streams.
-  std::uint64_t BytesLeft() const;
-  std::uint64_t bytes_received() const { return bytes_received_; }
+  TransferProgress Progress() const { return {false, streams_completed_, bytes_received_, bytes_offered_}; }
   bool AllStreamsReceived() const { return streams_completed_ == codec_.stream_count; }
   // Bytes of page streams held now.
   std::uint64_t bytes_held() const { return bytes_held_; }

@@ -14,7 +14,7 @@ constexpr TimeNs kWaitSlice = 5 * kMillisecondNs;
 }  // namespace
 
 GenerateLoop::GenerateLoop(Engine* engine, SequenceId sequence, Generation* generation, const GenerateRequest& request,
-                           TimeNs request_sent, const TokensObserver& observer, const std::atomic<bool>* cancel)
+                           TimeNs request_sent, GenerateObserver* observer, const std::atomic<bool>* cancel)
     : engine_(engine),
       sequence_(sequence),
       generation_(generation),
@@ -45,6 +45,11 @@ Status GenerateLoop::Step(const std::vector<Token>& feed, Logits logits) {
   const Status status = engine_->Step(std::span(&input, 1), &logits_);
   NoteMemory();
   return status;
+}
+
+Status GenerateLoop::Do(const Wait&) {
+  if (observer_ != nullptr) observer_->OnWaiting(generation_->Progress());
+  return Ok();
 }
 
 Status GenerateLoop::Do(const Draft& action) {
@@ -130,7 +135,7 @@ void GenerateLoop::Show() {
   if (tokens.size() == shown_tokens_ && committed == shown_committed_) return;
   shown_tokens_ = tokens.size();
   shown_committed_ = committed;
-  if (observer_) observer_(tokens, committed);
+  if (observer_ != nullptr) observer_->OnTokens(tokens, committed);
 }
 
 void GenerateLoop::NoteMemory() {

@@ -17,7 +17,7 @@ class GenerateLoop {
  public:
   // `sequence` is empty and stays open afterwards, holding the prompt and the committed tokens but the newest.
   GenerateLoop(Engine* engine, SequenceId sequence, Generation* generation, const GenerateRequest& request,
-               TimeNs request_sent, const TokensObserver& observer, const std::atomic<bool>* cancel);
+               TimeNs request_sent, GenerateObserver* observer, const std::atomic<bool>* cancel);
 
   // Until Finish, or an error of the transfer or the engine.
   Result<GenerateResult> Run();
@@ -32,7 +32,7 @@ class GenerateLoop {
   Status Do(const Check& action);
   Status Do(const Decode& action);
   Status Do(const Commit& action);
-  Status Do(const Wait&) { return Ok(); }
+  Status Do(const Wait& action);
   Status Do(const Finish&) { return Ok(); }
 
   // Runs tokens on the sequence; logits_ has the wanted rows.
@@ -49,7 +49,7 @@ class GenerateLoop {
   Generation* const generation_;
   const GenerateRequest& request_;
   const TimeNs request_sent_;
-  const TokensObserver& observer_;
+  GenerateObserver* const observer_;
   const std::atomic<bool>* const cancel_;
 
   TokenChooser chooser_;

@@ -135,11 +135,18 @@ void Generation::UpdateWindow(TimeNs now, TimeNs step, int max_drafts) {
   if (session_.AllStreamsReceived()) {
     arrival = now;
   } else if (rate_bps_) {
-    arrival = now + TimeNs(double(session_.BytesLeft()) * 8 / *rate_bps_ * double(kSecondNs));
+    arrival = now + TimeNs(double(session_.Progress().bytes_left()) * 8 / *rate_bps_ * double(kSecondNs));
   }
   const Speculator& speculator = session_.speculator();
   const int standing = int(speculator.tokens().size()) - speculator.committed();
   (void)session_.On(DraftWindow{DraftsAllowed(now, arrival, step, standing, max_drafts)});
+}
+
+TransferProgress Generation::Progress() const {
+  const std::lock_guard lock(mutex_);
+  TransferProgress progress = session_.Progress();
+  progress.prompt_read = record_.prefill_done != 0;
+  return progress;
 }
 
 std::vector<Token> Generation::Tokens(int* committed) const {

@@ -13,6 +13,7 @@
 #include "lynx/engine.h"
 #include "lynx/transfer.h"
 #include "serve/decode_session.h"
+#include "serve/transfer_progress.h"
 #include "serve/worker.h"
 
 namespace lynx {
@@ -43,6 +44,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Status On(const SpeculatorEvent& event);
   // Drafts allowed by the estimate of the last stream's arrival, for drafts that take `step`.
   void UpdateWindow(TimeNs now, TimeNs step, int max_drafts);
+
+  TransferProgress Progress() const;
 
   // The staging block: whole and at rest between a Refine action and its Refined event.
   const CacheBlock& staging() const { return *staging_; }

@@ -86,7 +86,6 @@ class PrefillNode::Impl {
       }
       if (job->ended) continue;
       if (const Status status = Serve(job, stop); !status.ok()) {
-        Log("request " + std::to_string(job->id.id) + " failed: " + status.ToString());
         net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
       }
     }
@@ -98,7 +97,7 @@ class PrefillNode::Impl {
   }
 
   // On the network thread.
-  void OnEvent(TransferNode&, TransferEvent event, TimeNs) {
+  void OnEvent(TransferNode& node, TransferEvent event, TimeNs) {
     if (auto* request = std::get_if<RequestArrived>(&event)) {
       auto job = std::make_shared<Job>();
       job->id = request->request;
@@ -108,6 +107,10 @@ class PrefillNode::Impl {
       queue_.push_back(job);
       arrived_.notify_one();
     } else if (auto* finished = std::get_if<RequestFinished>(&event)) {
+      if (!finished->status.ok()) {
+        Log("request " + std::to_string(finished->request.id) + " ended early: " + finished->status.message() + "; " +
+            std::to_string(node.OpenRequests()) + " open");
+      }
       const std::lock_guard lock(mutex_);
       const auto found = jobs_.find(finished->request);
       if (found == jobs_.end()) return;

@@ -19,7 +19,7 @@ struct PrefillOptions {
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
   int kept_caches = 4;  // recent prompts whose caches stay; the engine needs one sequence more
-  // Called with one line per event worth a log line, on the serving thread. May be empty.
+  // Called with one line per event worth a log line, on the serving and the network thread. May be empty.
   std::function<void(std::string_view line)> log;
 };
 
