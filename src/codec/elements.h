@@ -2,7 +2,8 @@
 // precision in the order written, no contraction.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "codec/rounding.h"
@@ -33,10 +34,13 @@ inline float NestedLow(float base, float unit, std::uint8_t offset) { return bas
 inline float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
 inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
   if (unit == 0.0f) return {0, 0};
-  const float offset = std::fmin(std::floor((least - base) / unit), 255.0f);
-  const auto offset_code = std::uint8_t(offset);
-  const float width = std::ceil((greatest - NestedLow(base, unit, offset_code)) / unit);
-  return {offset_code, std::uint8_t(std::fmax(std::fmin(width, 256.0f), 1.0f) - 1.0f)};
+  // Neither quotient is negative or above 2^9, so conversion to int is floor, without a call.
+  const float offset = (least - base) / unit;
+  const auto offset_code = std::uint8_t(offset < 255.0f ? offset : 255.0f);
+  const float end = (greatest - NestedLow(base, unit, offset_code)) / unit;
+  int width = int(end);
+  width += float(width) < end ? 1 : 0;
+  return {offset_code, std::uint8_t(std::clamp(width, 1, 256) - 1)};
 }
 
 inline int NestedQuantize(float value, float low, float inverse_cell) {
