@@ -141,6 +141,8 @@ class TransferNode {
   std::optional<TimeNs> NextTimeout() const;
   void Tick(TimeNs now);
 
+  // Events in the order in which they happened. A request may have ended by an event further back in the queue: calls
+  // for it then give kInvalid "request is not open" and change nothing.
   std::optional<TransferEvent> Poll();
   PeerStats Stats(PeerId peer) const;
   std::uint32_t OpenRequests() const;

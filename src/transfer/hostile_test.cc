@@ -14,9 +14,11 @@ class Hostile : public ::testing::Test {
     peer_role_ = role == NodeRole::kDecode ? NodeRole::kPrefill : NodeRole::kDecode;
     peer_ = node_.AddPeer(now_);
   }
-  void SendHello() {
+  void SendHello(std::uint8_t wire_version_min = 1, std::uint8_t wire_version_max = 1) {
     const NodeConfig config = TestConfig(peer_role_);
     Hello hello;
+    hello.wire_version_min = wire_version_min;
+    hello.wire_version_max = wire_version_max;
     hello.role = config.role;
     hello.epoch = config.epoch;
     hello.layout = config.layout;
@@ -114,6 +116,16 @@ TEST_F(Hostile, SecondHello) {
   SendHello();
   SendHello();
   EXPECT_EQ(Refusal(), "HELLO comes twice");
+}
+
+TEST_F(Hostile, NewerPeerThatSpeaksThisVersionToo) {
+  SendHello(1, 9);
+  EXPECT_EQ(Refusal(), "");
+}
+
+TEST_F(Hostile, NewerPeerThatDoesNot) {
+  SendHello(2, 9);
+  EXPECT_EQ(Refusal(), "wire version differs: here 1 to 1, there 2 to 9");
 }
 
 TEST_F(Hostile, OtherEpoch) {

@@ -60,6 +60,19 @@ TEST(Priority, Outcast) {
   EXPECT_GE(control.anchor_ratio, 1.5);
 }
 
+// One request on the link of the demo, 100 Mbit/s and 1 ms one way.
+TEST(Priority, AnchorAloneOnASlowLink) {
+  Workload workload;
+  workload.requests = 1;
+  workload.stream_bytes = 12 << 20;
+  workload.link.bytes_per_ns = 0.01195;
+  workload.link.delay_ns = kMillisecondNs;
+  const WorkloadResult result = RunWorkload(workload);
+  Print("100 Mbit/s, alone", result);
+  EXPECT_LE(result.anchor_ratio, 1.05);
+  EXPECT_GE(result.goodput, 0.97);
+}
+
 // The window follows the path: neither throughput nor priority is lost at 10 ms round trip.
 TEST(Priority, LongPath) {
   Workload workload;
