@@ -53,7 +53,7 @@ inline Status EngineError(std::string message) { return {ErrorCode::kEngine, std
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<1>, std::move(value)) {}       // NOLINT: implicit on purpose
+  Result(T value) : state_(std::in_place_index<1>, std::move(value)) {}        // NOLINT: implicit on purpose
   Result(Status status) : state_(std::in_place_index<0>, std::move(status)) {  // NOLINT
     if (std::get<0>(state_).ok()) std::abort();
   }
@@ -63,10 +63,10 @@ class [[nodiscard]] Result {
 
   T& value() & { return Checked(); }
   const T& value() const& { return const_cast<Result*>(this)->Checked(); }
-  T&& value() && { return std::move(Checked()); }
+  T value() && { return std::move(Checked()); }  // a value, so that a range-for over a temporary Result is safe
   T& operator*() & { return Checked(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(Checked()); }
+  T operator*() && { return std::move(Checked()); }
   T* operator->() { return &Checked(); }
   const T* operator->() const { return &value(); }
 

@@ -13,8 +13,8 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform in (0, 1), 53 bits, never 0 or 1.
-constexpr double ToUnit(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1p-53; }
+// Uniform in (0, 1), 52 bits, never 0 or 1.
+constexpr double ToUnit(std::uint64_t bits) { return (double(bits >> 12) + 0.5) * 0x1p-52; }
 
 // A small generator for tests and seeds: state advances by one per draw.
 class Random {

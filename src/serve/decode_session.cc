@@ -105,7 +105,8 @@ Status DecodeSession::OnPageDecoded(const PageAddress& address, int level) {
 }
 
 Status DecodeSession::ReportReadyStream() {
-  if (streams_completed_ <= level_ || decoded_at_level_ < int(pages_.size())) return Ok();
+  if (!StagingWhole()) return Ok();
+  passed_over_ = false;
   for (; streams_reported_ <= level_; ++streams_reported_) {
     LYNX_RETURN_IF_ERROR(speculator_.On(StreamReady{streams_reported_}));
   }
@@ -113,16 +114,32 @@ Status DecodeSession::ReportReadyStream() {
 }
 
 Status DecodeSession::On(const SpeculatorEvent& event) {
-  LYNX_RETURN_IF_ERROR(speculator_.On(event));
-  const Refined* refined = std::get_if<Refined>(&event);
-  if (refined == nullptr || refined->stream == last_stream()) return Ok();
-  level_ = std::max(refined->stream + 1, streams_completed_ - 1);  // what is complete already need not pass one by one
+  // A stream that was passed over can't be refined any more, so no draft may begin on it.
+  const bool no_drafts = passed_over_ && std::holds_alternative<DraftWindow>(event);
+  LYNX_RETURN_IF_ERROR(speculator_.On(no_drafts ? SpeculatorEvent(DraftWindow{0}) : event));
+  if (const Refined* refined = std::get_if<Refined>(&event)) Stage(refined->stream + 1);
+  return Ok();
+}
+
+SpeculatorAction DecodeSession::Next() {
+  SpeculatorAction action = speculator_.Next();
+  // Waiting beside a ready stream: nothing is to be drafted on it, so the next one is staged at once.
+  if (std::holds_alternative<Wait>(action) && streams_reported_ > level_ && level_ < last_stream()) {
+    passed_over_ = true;
+    Stage(level_ + 1);
+  }
+  return action;
+}
+
+// Begins to decode pages with the streams up to `level`; what is complete already need not pass one by one.
+void DecodeSession::Stage(int level) {
+  if (level > last_stream()) return;
+  level_ = std::max(level, streams_completed_ - 1);
   decoded_at_level_ = 0;
   waiting_.clear();
   for (const auto& [address, page] : pages_) {
     if (page.streams[level_]) waiting_.push_back(address);
   }
-  return Ok();
 }
 
 std::map<PageAddress, std::vector<SharedBytes>> DecodeSession::Received() const {

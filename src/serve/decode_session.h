@@ -42,7 +42,8 @@ class DecodeSession {
 
   // --- to and from the engine: the Speculator's events and actions ---
   Status On(const SpeculatorEvent& event);
-  SpeculatorAction Next() { return speculator_.Next(); }
+  // May make pages decodable: a stream that the Speculator has no use for is passed over once a later one is complete.
+  SpeculatorAction Next();
 
   const Speculator& speculator() const { return speculator_; }
   int last_stream() const { return codec_.stream_count - 1; }
@@ -62,6 +63,11 @@ class DecodeSession {
 
   // Tells the Speculator when a stream is complete and decoded.
   Status ReportReadyStream();
+  void Stage(int level);
+  // All of stream level_ is decoded: the staging block may be written to the engine.
+  bool StagingWhole() const { return streams_completed_ > level_ && decoded_at_level_ == int(pages_.size()); }
+  // From now on pages of `level` are decoded.
+  void StartLevel(int level);
 
   const CacheShape shape_;
   const CodecInfo codec_;
@@ -73,8 +79,10 @@ class DecodeSession {
   std::vector<int> arrived_;          // page streams, per stream
   int level_ = 0;                     // the stream that is being staged
   int decoded_at_level_ = 0;
+  bool refining_ = false;  // the engine reads the staging block
   int streams_completed_ = 0;
   int streams_reported_ = 0;
+  bool passed_over_ = false;  // the newest ready stream is not in the engine's cache and won't be
   std::uint64_t bytes_offered_ = 0;
   std::uint64_t bytes_received_ = 0;
   std::uint64_t bytes_held_ = 0;
