@@ -45,7 +45,7 @@ struct Stage {
 };
 
 constexpr int kTimelineWidth = 64;
-// The plain copy that goodput is compared with: a second at the link's rate, at least 1 MB.
+// The plain copy that goodput is compared with: a second at the link's rate, at least 100 kB.
 constexpr double kCopySeconds = 1;
 
 Status Prepare(const DemoFlags& flags, Stage* stage) {
@@ -92,7 +92,7 @@ Status MeasureCopy(const DemoFlags& flags, Stage* stage) {
   LinkOptions link;
   link.bits_per_second = stage->settings.bandwidth_bps;
   LYNX_ASSIGN_OR_RETURN(link.delay, ParseDuration(flags.delay));
-  const auto bytes = std::max<std::uint64_t>(1'000'000, std::uint64_t(link.bits_per_second / 8 * kCopySeconds));
+  const auto bytes = std::max<std::uint64_t>(100'000, std::uint64_t(link.bits_per_second / 8 * kCopySeconds));
   LYNX_ASSIGN_OR_RETURN(stage->settings.copy_bps, PlainCopyRate(link, bytes));
   std::printf("   a plain TCP copy over such a link carries %.1f Mbit/s\n", stage->settings.copy_bps / 1e6);
   return Ok();

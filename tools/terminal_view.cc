@@ -94,8 +94,8 @@ void TerminalView::OnTokens(const std::vector<Token>& tokens, int committed) {
 void TerminalView::OnWaiting(const TransferProgress& progress) {
   if (!live_) return;
   std::string waiting = "the prefill node reads the prompt";
-  if (progress.prompt_read && progress.bytes_offered > 0) {
-    const auto percent = 100 * progress.bytes_received / progress.bytes_offered;
+  if (progress.prompt_read && progress.bytes_expected > 0) {
+    const auto percent = 100 * progress.bytes_received / progress.bytes_expected;
     waiting = (progress.stream == 0 ? "stream 0 on its way, " : "drafts wait for the rest, ") +
               std::to_string(percent) + " % of the cache is here";
   }

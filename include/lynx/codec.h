@@ -39,6 +39,9 @@ class Codec {
 
   // Upper bound of one encoded page stream, header and checksum included.
   virtual std::size_t MaxBytes(const PageShape& shape, int stream) const = 0;
+  // What an encoded page stream usually takes, for estimates of arrival; at most MaxBytes. (MaxBytes of stream 0 covers
+  // pages that can only travel exactly.)
+  virtual std::size_t ExpectedBytes(const PageShape& shape, int stream) const = 0;
   // Scratch that Encode and Decode need for a page of this shape.
   virtual std::size_t ScratchBytes(const PageShape& shape) const = 0;
 

@@ -62,6 +62,10 @@ std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
   return kPageHeaderBytes + payload;
 }
 
+std::size_t PageCodec::ExpectedBytes(const PageShape& shape, int stream) const {
+  return kPageHeaderBytes + PayloadBytes(DimsOf(shape), stream);
+}
+
 std::size_t PageCodec::ScratchBytes(const PageShape& shape) const {
   const PageDims dims = DimsOf(shape);
   return Scratch::BytesFor<float>(dims.elements()) + WorkBytes(dims);

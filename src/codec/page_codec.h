@@ -61,6 +61,7 @@ class PageCodec : public Codec {
 
   const CodecInfo& info() const final { return info_; }
   std::size_t MaxBytes(const PageShape& shape, int stream) const final;
+  std::size_t ExpectedBytes(const PageShape& shape, int stream) const final;
   std::size_t ScratchBytes(const PageShape& shape) const final;
   Status Encode(const PageView& page, std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes,
                 std::span<std::byte> scratch) const final;

@@ -20,6 +20,19 @@ Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> co
   record_.stream_done.resize(codec_->info().stream_count);
   record_.stream_bytes.resize(codec_->info().stream_count);
   record_.stream_wire_bytes.resize(codec_->info().stream_count);
+  for (const PageAddress& page : Pages()) {
+    for (int stream = 0; stream <= last_stream(); ++stream) {
+      expected_bytes_ += codec_->ExpectedBytes(Dims(page), stream);
+    }
+  }
+}
+
+std::vector<PageAddress> Generation::Pages() const {
+  return PagesOf(shape_, 0, prompt_tokens_, codec_->info().page_tokens, codec_->info().heads_per_page);
+}
+
+PageShape Generation::Dims(const PageAddress& page) const {
+  return {page.kind, page.head_count, shape_.layers[page.layer].HeadDim(page.kind), page.token_count};
 }
 
 void Generation::OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine) {
@@ -68,9 +81,8 @@ Status Generation::CheckOffer(const TransferOffer& offer) const {
   const CodecInfo& info = codec_->info();
   if (offer.max_bytes.size() != std::size_t(info.stream_count)) return Ok();  // named by the session
   std::vector<std::uint64_t> most(info.stream_count);
-  for (const PageAddress& page : PagesOf(shape_, 0, prompt_tokens_, info.page_tokens, info.heads_per_page)) {
-    const PageShape dims{page.kind, page.head_count, shape_.layers[page.layer].HeadDim(page.kind), page.token_count};
-    for (int stream = 0; stream < info.stream_count; ++stream) most[stream] += codec_->MaxBytes(dims, stream);
+  for (const PageAddress& page : Pages()) {
+    for (int stream = 0; stream < info.stream_count; ++stream) most[stream] += codec_->MaxBytes(Dims(page), stream);
   }
   for (int stream = 0; stream < info.stream_count; ++stream) {
     if (offer.max_bytes[stream] > most[stream]) {
@@ -94,8 +106,7 @@ void Generation::Decode(const PageJob& job) {
   for (const SharedBytes& bytes : job.streams) streams.push_back(*bytes);
   const Result<PageSpan> page = staging_->Page(job.address);
   if (page.ok()) {
-    const PageShape dims{job.address.kind, job.address.head_count, page->head_dim, job.address.token_count};
-    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(dims)));
+    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(Dims(job.address))));
     status = codec_->Decode(streams, *page, scratch_);
   } else {
     status = page.status();
@@ -116,6 +127,7 @@ Result<SpeculatorAction> Generation::Next(TimeNs until) {
   for (;;) {
     if (!failure_.ok()) return failure_;
     SpeculatorAction action = session_.Next();
+    PostJobs();
     const TimeNs left = until - MonotonicNow();
     if (!std::holds_alternative<Wait>(action) || left <= 0) return action;
     changed_.wait_for(lock, std::chrono::nanoseconds(left));
@@ -135,7 +147,7 @@ void Generation::UpdateWindow(TimeNs now, TimeNs step, int max_drafts) {
   if (session_.AllStreamsReceived()) {
     arrival = now;
   } else if (rate_bps_) {
-    arrival = now + TimeNs(double(session_.Progress().bytes_left()) * 8 / *rate_bps_ * double(kSecondNs));
+    arrival = now + TimeNs(double(Estimate().bytes_left()) * 8 / *rate_bps_ * double(kSecondNs));
   }
   const Speculator& speculator = session_.speculator();
   const int standing = int(speculator.tokens().size()) - speculator.committed();
@@ -144,7 +156,13 @@ void Generation::UpdateWindow(TimeNs now, TimeNs step, int max_drafts) {
 
 TransferProgress Generation::Progress() const {
   const std::lock_guard lock(mutex_);
+  return Estimate();
+}
+
+// The offer's bounds cover pages that can only travel exactly; what usually comes is far less.
+TransferProgress Generation::Estimate() const {
   TransferProgress progress = session_.Progress();
+  if (progress.bytes_expected > 0) progress.bytes_expected = expected_bytes_;
   progress.prompt_read = record_.prefill_done != 0;
   return progress;
 }

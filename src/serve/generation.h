@@ -65,6 +65,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   Status Take(TransferNode& node, TransferEvent& event, TimeNs now, const Engine& engine);
   Status CheckOffer(const TransferOffer& offer) const;
+  std::vector<PageAddress> Pages() const;
+  PageShape Dims(const PageAddress& page) const;
+  TransferProgress Estimate() const;
   void PostJobs();
   void Decode(const PageJob& job);
   void Fail(Status status);
@@ -73,7 +76,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<const Codec> codec_;
   const int prompt_tokens_;
   Worker* const codec_thread_;
-  std::vector<std::byte> scratch_;  // codec thread
+  std::uint64_t expected_bytes_ = 0;  // of all streams
+  std::vector<std::byte> scratch_;    // codec thread
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -13,6 +13,12 @@ class KeptCaches {
  public:
   // At most `max_kept` caches stay; the engine must have at least max_kept + 1 sequences.
   KeptCaches(Engine* engine, int max_kept) : engine_(engine), max_kept_(max_kept) {}
+  // Closes the sequences of what is kept.
+  ~KeptCaches() {
+    while (ForgetOne()) continue;
+  }
+  KeptCaches(const KeptCaches&) = delete;
+  KeptCaches& operator=(const KeptCaches&) = delete;
 
   // A sequence that already holds the first `reused` tokens of a prompt. If that is all of it, `logits` is what
   // follows.

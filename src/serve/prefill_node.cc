@@ -278,13 +278,14 @@ class PrefillNode::Impl {
   Engine* const engine_;
   const PrefillOptions options_;
   KeptCaches kept_;
-  std::unique_ptr<NetNode> net_;
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<SharedJob> queue_;
   std::map<RequestId, SharedJob> jobs_;
   std::vector<std::byte> scratch_;  // encoder thread
-  Worker encoder_;                  // last: ends before what its tasks use
+  // Threads end before what they use: the encoder uses the network, the network all of the above.
+  std::unique_ptr<NetNode> net_;
+  Worker encoder_;
 };
 
 PrefillNode::PrefillNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
