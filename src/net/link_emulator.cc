@@ -23,6 +23,8 @@ constexpr std::size_t kPieceBytes = 16 << 10;
 constexpr int kSocketBufferBytes = 64 << 10;
 constexpr int kRoundsPerWakeup = 64;
 constexpr TimeNs kConnectTimeout = 5 * kSecondNs;
+// Links beyond this are not emulated: one thread copies about this much, and what is under way has to be kept.
+constexpr double kMaxBitRate = 1e11;
 
 struct Piece {
   TimeNs due = 0;
@@ -43,6 +45,7 @@ struct Flow {
   Bottleneck* bottleneck = nullptr;
   std::deque<Piece> pieces;
   bool ended = false;  // nothing more comes from `from`
+  bool told = false;   // … and `to` knows
   bool Done() const { return ended && pieces.empty(); }
 };
 
@@ -61,8 +64,8 @@ class LinkEmulator::Impl {
       options_.buffer_bytes = std::max<std::size_t>(64 << 10, std::size_t(options_.bits_per_second / 8 * 0.004));
     }
     // What travels during the delay is beyond the bottleneck, but is kept in the same place.
-    capacity_ =
-        options_.buffer_bytes + std::size_t(options_.bits_per_second / 8 * double(options_.delay) / double(kSecondNs));
+    const double kept_rate = options_.bits_per_second > 0 ? options_.bits_per_second : kMaxBitRate;
+    capacity_ = options_.buffer_bytes + std::size_t(kept_rate / 8 * double(options_.delay) / double(kSecondNs));
     tcp_.receive_buffer_bytes = options_.bits_per_second > 0 ? kSocketBufferBytes : 0;
   }
   ~Impl() {
@@ -93,7 +96,7 @@ class LinkEmulator::Impl {
         }
       }
       pairs_.remove_if([](const Pair& pair) {
-        if (!pair.broken && !pair.up.Done() && !pair.down.Done()) return false;
+        if (!pair.broken && !(pair.up.Done() && pair.down.Done())) return false;
         for (const Flow* flow : {&pair.up, &pair.down}) {
           for (const Piece& piece : flow->pieces) flow->bottleneck->queued -= piece.bytes.size();
         }
@@ -166,6 +169,10 @@ class LinkEmulator::Impl {
       flow.bottleneck->queued -= piece.bytes.size();
       flow.pieces.pop_front();
     }
+    if (flow.Done() && !flow.told) {
+      EndWriting(*flow.to);
+      flow.told = true;
+    }
     return moved;
   }
 
@@ -225,7 +232,9 @@ Result<double> ParseWithUnit(std::string_view text, std::span<const Unit> units,
 Result<double> ParseBitRate(std::string_view text) {
   if (text == "unlimited") return 0.0;
   constexpr Unit kUnits[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
-  return ParseWithUnit(text, kUnits, "bandwidth", "100mbit, 2.5gbit or unlimited");
+  LYNX_ASSIGN_OR_RETURN(const double rate, ParseWithUnit(text, kUnits, "bandwidth", "100mbit, 2.5gbit or unlimited"));
+  if (rate > kMaxBitRate) return Invalid("\"" + std::string(text) + "\" is more than 100gbit; write unlimited");
+  return rate;
 }
 
 Result<TimeNs> ParseDuration(std::string_view text) {

@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kReadsPerWakeup = 4;              // then others get their turn
 constexpr std::size_t kWriteBudget = 64 << 10;  // what is taken from the node at a time: bounds what can't be overtaken
+constexpr TimeNs kCloseLinger = kSecondNs;      // for the last bytes of a connection that is over
 constexpr TimeNs kAcceptPause = 100 * kMillisecondNs;  // after accept failed (no descriptors left)
 // Low water follows the rate: 1 ms of data keeps the link busy between wake-ups, 128 KiB is the knee measured at 1
 // Gbit/s.
@@ -38,6 +39,7 @@ struct Connection {
   std::uint64_t written_in_interval = 0;
   TimeNs interval_start = 0;
   std::uint32_t low_water = kMinLowWater;
+  TimeNs close_at = 0;  // once the node wants it closed: when it is, also if the socket takes no more; 0: it does not
 };
 
 }  // namespace
@@ -105,7 +107,11 @@ class NetNode::Impl {
 
   int WaitMilliseconds(TimeNs now) {
     std::optional<TimeNs> next = node_.NextTimeout();
-    if (accept_again_ != 0) next = std::min(next.value_or(accept_again_), accept_again_);
+    const auto consider = [&next](TimeNs time) {
+      if (time != 0) next = std::min(next.value_or(time), time);
+    };
+    consider(accept_again_);
+    for (const auto& [fd, connection] : connections_) consider(connection.close_at);
     if (!next) return -1;
     return int(std::clamp<TimeNs>((*next - now + kMillisecondNs - 1) / kMillisecondNs, 0, 1000));
   }
@@ -201,7 +207,9 @@ class NetNode::Impl {
       std::vector<int> broken;
       for (auto& [fd, connection] : connections_) {
         const Result<bool> progress = PumpOne(connection, now);
-        if (!progress.ok() || (node_.WantsClose(connection.peer) && connection.pending.empty())) {
+        const bool over = node_.WantsClose(connection.peer);
+        if (over && connection.close_at == 0) connection.close_at = now + kCloseLinger;
+        if (!progress.ok() || (over && (connection.pending.empty() || now >= connection.close_at))) {
           broken.push_back(fd);
           continue;
         }

@@ -170,6 +170,8 @@ Result<std::size_t> WriteSome(const Fd& socket, std::span<const std::byte> from)
   }
 }
 
+void EndWriting(const Fd& socket) { shutdown(socket.get(), SHUT_WR); }
+
 void SetNotSentLowWater(const Fd& socket, std::uint32_t bytes) {
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }

@@ -60,6 +60,9 @@ Fd AcceptFrom(const Fd& listener, const TcpOptions& options);
 Result<std::size_t> ReadSome(const Fd& socket, std::span<std::byte> into);
 Result<std::size_t> WriteSome(const Fd& socket, std::span<const std::byte> from);
 
+// Tells the peer that nothing more comes; reading goes on.
+void EndWriting(const Fd& socket);
+
 // The socket takes no more data while this much is unsent, so that a later choice can still go first.
 void SetNotSentLowWater(const Fd& socket, std::uint32_t bytes);
 
