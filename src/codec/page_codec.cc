@@ -51,7 +51,7 @@ Status CheckCacheShape(const CacheShape& shape) {
 
 PageCodec::PageCodec(CodecInfo info, CodecId id, CacheShape shape)
     : info_(std::move(info)), id_(id), fingerprint_(SpecFingerprint(info_.spec)), shape_(std::move(shape)) {
-  LYNX_CHECK(info_.stream_count >= 1 && info_.stream_count <= kMaxStreams);
+  LYNX_CHECK(info_.stream_count >= 1 && info_.stream_count <= kMaxCodecStreams);
 }
 
 std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
@@ -59,11 +59,11 @@ std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
   const PageDims dims = DimsOf(shape);
   std::size_t payload = PayloadBytes(dims, stream);
   if (stream == 0) payload = std::max(payload, dims.elements() * ElementBytes(shape_.element_type));
-  return kPageHeaderBytes + payload;
+  return kPageStreamHeaderBytes + payload;
 }
 
 std::size_t PageCodec::ExpectedBytes(const PageShape& shape, int stream) const {
-  return kPageHeaderBytes + PayloadBytes(DimsOf(shape), stream);
+  return kPageStreamHeaderBytes + PayloadBytes(DimsOf(shape), stream);
 }
 
 std::size_t PageCodec::ScratchBytes(const PageShape& shape) const {
@@ -102,7 +102,7 @@ void PageCodec::SealAll(PageHeader header, std::span<const std::size_t> payload_
   for (int stream = 0; stream < info_.stream_count; ++stream) {
     header.stream = stream;
     header.anchor_checksum = anchor_checksum;
-    sizes[stream] = kPageHeaderBytes + payload_bytes[stream];
+    sizes[stream] = kPageStreamHeaderBytes + payload_bytes[stream];
     const std::uint32_t checksum = SealPageStream(header, buffers[stream].first(sizes[stream]));
     if (stream == 0) anchor_checksum = checksum;
   }
@@ -124,7 +124,7 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
   }
   if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
 
-  std::array<std::size_t, kMaxStreams> payload_bytes{};
+  std::array<std::size_t, kMaxCodecStreams> payload_bytes{};
   bool exact = AlwaysExact(page.element_type);
   const PageDims dims = DimsOf(shape);
   Scratch pieces(scratch);
@@ -133,16 +133,16 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
     GatherValues(page, 0, dims.tokens, values);
     exact = !AllWithin(values, dims.elements(), kMaxMagnitude);
     if (!exact) {
-      std::array<std::byte*, kMaxStreams> payloads{};
+      std::array<std::byte*, kMaxCodecStreams> payloads{};
       for (std::size_t stream = 0; stream < streams; ++stream) {
-        payloads[stream] = buffers[stream].data() + kPageHeaderBytes;
+        payloads[stream] = buffers[stream].data() + kPageStreamHeaderBytes;
         payload_bytes[stream] = PayloadBytes(dims, int(stream));
       }
       EncodeValues(values, dims, std::span(payloads).first(streams), pieces);
     }
   }
   if (exact) {
-    GatherBits(page, buffers[0].data() + kPageHeaderBytes);
+    GatherBits(page, buffers[0].data() + kPageStreamHeaderBytes);
     payload_bytes[0] = dims.elements() * ElementBytes(page.element_type);
   }
   SealAll(HeaderOf(page, exact), payload_bytes, buffers, sizes);
@@ -174,7 +174,7 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
 
   // Everything is checked before the first element is written.
   const PageHeader expected = HeaderOf(ViewOf(page), false);
-  std::array<std::span<const std::byte>, kMaxStreams> payloads;
+  std::array<std::span<const std::byte>, kMaxCodecStreams> payloads;
   PageHeader first;
   std::uint32_t anchor_checksum = 0;
   for (std::size_t stream = 0; stream < streams.size(); ++stream) {

@@ -14,7 +14,7 @@ namespace lynx {
 
 inline constexpr int kChunkTokens = 32;
 inline constexpr int kPageTokens = 256;
-inline constexpr int kMaxStreams = 8;
+inline constexpr int kMaxCodecStreams = 8;
 // One page stream in F32 stays at 16 MiB; the largest models have 128 heads of 128 channels.
 inline constexpr int kMaxPageChannels = 16384;
 // Pages with a larger magnitude (or a non-finite value) travel exactly: the range of a channel, at most twice this,

@@ -34,7 +34,7 @@ constexpr std::uint8_t kFlagExact = 0x01;
 constexpr std::uint8_t kFatalFlags = 0xf0;
 
 std::uint32_t Checksum(std::span<const std::byte> stream) {
-  return Crc32c(stream.subspan(kPageHeaderBytes), Crc32c(stream.first(kChecksumOffset)));
+  return Crc32c(stream.subspan(kPageStreamHeaderBytes), Crc32c(stream.first(kChecksumOffset)));
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ std::uint16_t SpecFingerprint(std::string_view spec) {
 }
 
 std::uint32_t SealPageStream(const PageHeader& header, std::span<std::byte> stream) {
-  LYNX_CHECK(stream.size() >= kPageHeaderBytes);
+  LYNX_CHECK(stream.size() >= kPageStreamHeaderBytes);
   std::byte* to = stream.data();
   const PageAddress& address = header.address;
   StoreLittle(kMagic, to);
@@ -61,7 +61,7 @@ std::uint32_t SealPageStream(const PageHeader& header, std::span<std::byte> stre
   StoreLittle(std::uint32_t(address.first_token), to + 16);
   StoreLittle(std::uint16_t(address.token_count), to + 20);
   StoreLittle(header.fingerprint, to + 22);
-  StoreLittle(std::uint32_t(stream.size() - kPageHeaderBytes), to + 24);
+  StoreLittle(std::uint32_t(stream.size() - kPageStreamHeaderBytes), to + 24);
   StoreLittle(header.anchor_checksum, to + 28);
   const std::uint32_t checksum = Checksum(stream);
   StoreLittle(checksum, to + kChecksumOffset);
@@ -69,14 +69,14 @@ std::uint32_t SealPageStream(const PageHeader& header, std::span<std::byte> stre
 }
 
 Result<OpenedPageStream> OpenPageStream(std::span<const std::byte> stream) {
-  if (stream.size() < kPageHeaderBytes) return Corrupt("page stream is shorter than its header");
+  if (stream.size() < kPageStreamHeaderBytes) return Corrupt("page stream is shorter than its header");
   const std::byte* from = stream.data();
   if (LoadLittle<std::uint16_t>(from) != kMagic) return Corrupt("page stream does not begin with \"LP\"");
   if (const auto version = LoadLittle<std::uint8_t>(from + 2); version != kPageFormatVersion) {
     return Unsupported("page stream has format version " + std::to_string(version) + ", this build reads version " +
                        std::to_string(kPageFormatVersion));
   }
-  if (LoadLittle<std::uint32_t>(from + 24) != stream.size() - kPageHeaderBytes) {
+  if (LoadLittle<std::uint32_t>(from + 24) != stream.size() - kPageStreamHeaderBytes) {
     return Corrupt("page stream length differs from its header");
   }
   OpenedPageStream opened;
@@ -105,7 +105,7 @@ Result<OpenedPageStream> OpenPageStream(std::span<const std::byte> stream) {
   header.address.token_count = LoadLittle<std::uint16_t>(from + 20);
   header.fingerprint = LoadLittle<std::uint16_t>(from + 22);
   header.anchor_checksum = LoadLittle<std::uint32_t>(from + 28);
-  opened.payload = stream.subspan(kPageHeaderBytes);
+  opened.payload = stream.subspan(kPageStreamHeaderBytes);
   return opened;
 }
 

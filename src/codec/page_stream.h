@@ -11,7 +11,7 @@
 
 namespace lynx {
 
-inline constexpr std::size_t kPageHeaderBytes = 36;
+inline constexpr std::size_t kPageStreamHeaderBytes = 36;
 inline constexpr std::uint8_t kPageFormatVersion = 1;
 
 // Values are part of the format.
@@ -38,8 +38,8 @@ struct OpenedPageStream {
 // The low 16 bits of the CRC-32C of a canonical spec.
 std::uint16_t SpecFingerprint(std::string_view spec);
 
-// Completes a stream whose payload lies at stream[kPageHeaderBytes…] up to its end: writes header and checksum; returns
-// the checksum. The header's numbers must fit their fields (codecs check the cache shape once).
+// Completes a stream whose payload lies at stream[kPageStreamHeaderBytes…] up to its end: writes header and checksum;
+// returns the checksum. The header's numbers must fit their fields (codecs check the cache shape once).
 std::uint32_t SealPageStream(const PageHeader& header, std::span<std::byte> stream);
 
 // Checks length, version, checksum and reserved bits. kCorrupt or kUnsupported.
