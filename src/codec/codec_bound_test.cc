@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "codec/codec_testing.h"
+#include "codec/page_memory_test.h"
 #include "codec/page_codec.h"
 #include "codec/paper_levels.h"
 

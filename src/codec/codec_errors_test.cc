@@ -3,7 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
-#include "codec/codec_testing.h"
+#include "codec/page_memory_test.h"
 #include "codec/page_stream.h"
 
 namespace lynx::testing {
@@ -42,7 +42,7 @@ Status Refused(const Codec& codec, const Streams& streams, const PageAddress& ad
 
 void Reseal(std::vector<std::byte>* stream) {
   const std::span<const std::byte> bytes(*stream);
-  StoreLittle(Crc32c(bytes.subspan(kPageHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
+  StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
 }
 
 TEST(CodecErrors, EveryTruncationAndExtension) {
@@ -173,7 +173,7 @@ TEST(CodecErrors, HostilePayloads) {
     for (int round = 0; round < 300; ++round) {
       Encoded encoded = EncodeSmall(name);
       for (auto& stream : encoded.streams) {
-        for (std::size_t i = kPageHeaderBytes; i < stream.size(); ++i) stream[i] = std::byte(random.Next());
+        for (std::size_t i = kPageStreamHeaderBytes; i < stream.size(); ++i) stream[i] = std::byte(random.Next());
       }
       Reseal(&encoded.streams[0]);
       if (encoded.streams.size() > 1) {

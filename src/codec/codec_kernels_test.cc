@@ -1,7 +1,7 @@
 // One-element definitions exhaustively, and every kernel table against the reference.
 #include <gtest/gtest.h>
 
-#include "codec/codec_testing.h"
+#include "codec/page_memory_test.h"
 #include "codec/distortion.h"
 #include "codec/elements.h"
 #include "codec/page_codec.h"

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "codec/codec_testing.h"
+#include "codec/page_memory_test.h"
 #include "codec/page_codec.h"
 #include "codec/page_stream.h"
 
@@ -21,7 +21,7 @@ std::string Describe(const std::string& codec, const PageAddress& address, int h
 
 // Bits per element, metadata included, header not (docs/codec.md, table of codecs).
 double PayloadBits(const PageShape& shape, std::size_t bytes) {
-  return 8.0 * double(bytes - kPageHeaderBytes) / (double(shape.heads) * shape.head_dim * shape.tokens);
+  return 8.0 * double(bytes - kPageStreamHeaderBytes) / (double(shape.heads) * shape.head_dim * shape.tokens);
 }
 
 TEST(CodecShapes, EveryShapeComesBackAndEncodesLikeTheReference) {
@@ -183,8 +183,8 @@ TEST(CodecExact, NonFiniteAndHugeValuesComeBackBitForBit) {
         source.span().At(7, 1, 2)[0] = std::byte{0x01};  // a payload in the low bits of some value
         const auto streams = EncodePage(*codec, source.view());
         ASSERT_TRUE(streams.ok());
-        EXPECT_EQ((*streams)[0].size(), kPageHeaderBytes + source.Bits().size());
-        for (std::size_t k = 1; k < streams->size(); ++k) EXPECT_EQ((*streams)[k].size(), kPageHeaderBytes);
+        EXPECT_EQ((*streams)[0].size(), kPageStreamHeaderBytes + source.Bits().size());
+        for (std::size_t k = 1; k < streams->size(); ++k) EXPECT_EQ((*streams)[k].size(), kPageStreamHeaderBytes);
         for (std::size_t count = 1; count <= streams->size(); ++count) {
           PageMemory target(address, 3, type, Layout::kTokensLast);
           ASSERT_TRUE(DecodePage(*codec, *streams, count, target.span()).ok());
@@ -222,7 +222,7 @@ TEST(CodecExact, RawRoundsOtherTypesToBf16) {
     source.Fill(values);
     const auto streams = EncodePage(*codec, source.view());
     ASSERT_TRUE(streams.ok());
-    EXPECT_EQ((*streams)[0].size(), kPageHeaderBytes + 2 * values.size());
+    EXPECT_EQ((*streams)[0].size(), kPageStreamHeaderBytes + 2 * values.size());
     PageMemory target(address, 64, type);
     ASSERT_TRUE(DecodePage(*codec, *streams, 1, target.span()).ok());
     const auto decoded = target.Values();

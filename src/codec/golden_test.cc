@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
-#include "codec/codec_testing.h"
+#include "codec/page_memory_test.h"
 
 namespace lynx::testing {
 namespace {

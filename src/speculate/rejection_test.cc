@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "lynx/speculate.h"
-#include "speculate/chi_square.h"
+#include "speculate/chi_square_test.h"
 
 namespace lynx {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/portable_math.h"
 #include "base/random.h"
 #include "lynx/speculate.h"
-#include "speculate/chi_square.h"
+#include "speculate/chi_square_test.h"
 
 namespace lynx {
 namespace {

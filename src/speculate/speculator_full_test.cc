@@ -12,7 +12,7 @@
 #include "engine/toy/toy_engine.h"
 #include "lynx/engine.h"
 #include "lynx/speculate.h"
-#include "speculate/chi_square.h"
+#include "speculate/chi_square_test.h"
 #include "speculate/stop.h"
 
 namespace lynx {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "transfer/loopback.h"
+#include "transfer/loopback_test.h"
 
 namespace lynx {
 namespace {

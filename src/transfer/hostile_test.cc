@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "transfer/loopback.h"
+#include "transfer/loopback_test.h"
 
 namespace lynx {
 namespace {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "transfer/loopback.h"
+#include "transfer/loopback_test.h"
 
 namespace lynx {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "transfer/link_workload.h"
+#include "transfer/link_workload_test.h"
 
 namespace lynx {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "transfer/loopback.h"
+#include "transfer/loopback_test.h"
 
 namespace lynx {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "transfer/loopback.h"
+#include "transfer/loopback_test.h"
 
 namespace lynx {
 namespace {

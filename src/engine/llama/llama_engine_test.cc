@@ -14,7 +14,7 @@
 
 #include "base/float16.h"
 #include "engine/llama/llama_runtime.h"
-#include "engine/llama/random_model.h"
+#include "engine/llama/random_model_test.h"
 
 namespace lynx {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "transfer/loopback.h"
-#include "transfer/simulated_link.h"
+#include "transfer/loopback_test.h"
+#include "transfer/simulated_link_test.h"
 
 namespace lynx {
 
