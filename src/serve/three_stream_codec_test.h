@@ -23,6 +23,7 @@ class ThreeStreamCodec : public Codec {
 
   const CodecInfo& info() const override { return info_; }
 
+  std::size_t ExpectedBytes(const PageShape& shape, int stream) const override { return MaxBytes(shape, stream); }
   std::size_t MaxBytes(const PageShape& shape, int) const override {
     return 2 * std::size_t(shape.heads) * std::size_t(shape.head_dim) * std::size_t(shape.tokens);
   }
@@ -34,7 +35,8 @@ class ThreeStreamCodec : public Codec {
     for (int stream = 0; stream < 3; ++stream) {
       sizes[stream] = 0;
       ForEach(page, [&](const std::byte* element) {
-        StoreLittle(std::uint16_t(LoadLittle<std::uint16_t>(element) & kMasks[stream]), &buffers[stream][sizes[stream]]);
+        StoreLittle(std::uint16_t(LoadLittle<std::uint16_t>(element) & kMasks[stream]),
+                    &buffers[stream][sizes[stream]]);
         sizes[stream] += 2;
       });
     }

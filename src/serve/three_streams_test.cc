@@ -1,0 +1,178 @@
+// A transfer of three streams in two parts, from TransferNode to committed tokens: nothing on the way knows that there
+// are usually two.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "serve/exactness.h"
+#include "serve/generate_loop.h"
+#include "serve/generation.h"
+#include "serve/three_stream_codec_test.h"
+#include "serve/two_nodes_test.h"
+
+namespace lynx {
+namespace {
+
+NodeConfig Config(NodeRole role) {
+  NodeConfig config;
+  config.role = role;
+  config.epoch = role == NodeRole::kPrefill ? 1 : 2;
+  config.layout = {{"model", "toy"}};
+  config.codecs = {"three"};
+  return config;
+}
+
+// Two nodes in memory, joined by a link of so many bytes per millisecond towards the decode node, on a thread of its
+// own.
+class MemoryLink {
+ public:
+  MemoryLink(EncodedCache encoded, int tokens, Token token0, std::size_t bytes_per_ms)
+      : encoded_(std::move(encoded)), tokens_(tokens), token0_(token0), bytes_per_ms_(bytes_per_ms) {
+    at_prefill_ = prefill_.AddPeer(MonotonicNow());
+    at_decode_ = decode_.AddPeer(MonotonicNow());
+    for (int i = 0; i < 4; ++i) Move(SIZE_MAX);
+    while (prefill_.Poll() || decode_.Poll()) continue;
+  }
+  ~MemoryLink() { Stop(); }
+
+  void Start(const TransferRequest& request, Generation* generation, const Engine& engine) {
+    const auto id = decode_.Request(at_decode_, request, MonotonicNow());
+    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    thread_ = std::thread([this, generation, &engine] {
+      while (!stopping_) {
+        Move(bytes_per_ms_);
+        while (auto event = prefill_.Poll()) {
+          if (const auto* arrived = std::get_if<RequestArrived>(&*event)) Answer(arrived->request);
+        }
+        while (auto event = decode_.Poll()) generation->OnEvent(decode_, std::move(*event), MonotonicNow(), engine);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  void Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Move(std::size_t budget) {
+    std::vector<std::byte> to_prefill, to_decode;
+    decode_.Output(at_decode_, SIZE_MAX, MonotonicNow(), &to_prefill);
+    prefill_.Feed(at_prefill_, to_prefill, MonotonicNow());
+    prefill_.Output(at_prefill_, budget, MonotonicNow(), &to_decode);
+    decode_.Feed(at_decode_, to_decode, MonotonicNow());
+  }
+  // One part per head.
+  void Answer(RequestId id) {
+    TransferOffer offer;
+    offer.stream_count = 3;
+    offer.part_count = 2;
+    offer.token_count = std::uint32_t(tokens_);
+    offer.max_bytes.assign(3, 0);
+    for (const auto& [address, streams] : encoded_) {
+      for (int stream = 0; stream < 3; ++stream) offer.max_bytes[stream] += streams[stream]->size();
+    }
+    const TimeNs now = MonotonicNow();
+    EXPECT_TRUE(prefill_.Offer(id, offer, now).ok());
+    EXPECT_TRUE(prefill_.SendPrefillDone(id, {.token0 = token0_}, now).ok());
+    for (const auto& [address, streams] : encoded_) {
+      for (int stream = 0; stream < 3; ++stream) {
+        EXPECT_TRUE(prefill_.PushPage(id, address.first_head, stream, address, streams[stream], now).ok());
+      }
+    }
+    for (int part = 0; part < 2; ++part) {
+      for (int stream = 0; stream < 3; ++stream) EXPECT_TRUE(prefill_.EndStream(id, part, stream, now).ok());
+    }
+  }
+
+  const EncodedCache encoded_;
+  const int tokens_;
+  const Token token0_;
+  const std::size_t bytes_per_ms_;
+  TransferNode prefill_{Config(NodeRole::kPrefill)};
+  TransferNode decode_{Config(NodeRole::kDecode)};
+  PeerId at_prefill_ = 0, at_decode_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+struct Case {
+  int tokens = 100;
+  std::size_t bytes_per_ms = 1000;
+  int max_drafts = 16;
+  bool recheck_middle = true;
+  SamplingOptions sampling;
+};
+
+GenerateResult Generate(const Case& with) {
+  Watchdog watchdog(60);
+  const auto engine = MakeToy(LongToy());
+  const auto codec = std::make_shared<ThreeStreamCodec>();
+  GenerateRequest request = RequestFor(RandomPrompt(with.tokens, std::uint64_t(with.tokens)), "three", with.sampling);
+  const Prefilled prefilled = Prefill(engine.get(), request.prompt);
+  const EncodedCache encoded = EncodeCache(*codec, prefilled.cache);
+  const Token token0 = SampleToken(prefilled.logits, request.sampling, 0);
+  // With all three streams the cache is the original.
+  const auto expected = DecodePlainly(engine.get(), prefilled.cache, token0, request.max_new_tokens, request.sampling);
+
+  SpeculatorConfig speculation;
+  speculation.prompt_tokens = with.tokens;
+  speculation.max_drafts = request.max_drafts = with.max_drafts;
+  speculation.max_new_tokens = request.max_new_tokens;
+  speculation.context_tokens = engine->info().max_tokens;
+  speculation.recheck_middle = with.recheck_middle;
+  Worker codec_thread(1000);
+  const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_thread);
+  MemoryLink link(encoded, with.tokens, token0, with.bytes_per_ms);
+  TransferRequest wire;
+  wire.tokens = request.prompt;
+  wire.codec = "three";
+  link.Start(wire, generation.get(), *engine);
+  const SequenceId sequence = engine->Open().value();
+  GenerateLoop loop(engine.get(), sequence, generation.get(), request, MonotonicNow(), nullptr, nullptr);
+  auto result = loop.Run();
+  link.Stop();
+  EXPECT_TRUE(result.ok()) << result.status().ToString();
+  if (!result.ok()) return {};
+  EXPECT_EQ(result->tokens, expected);
+  EXPECT_TRUE(loop.cache_complete());
+  if (!loop.cache_complete()) return {};
+  EXPECT_EQ(generation->Received().size(), encoded.size());
+  const auto exactness = CheckExactness(engine.get(), sequence, *codec, generation->Received(), with.tokens,
+                                        result->tokens, request.sampling);
+  EXPECT_TRUE(exactness.ok() && exactness->exact);
+  return std::move(result).value();
+}
+
+TEST(ThreeStreams, DraftRecheckVerify) {
+  int drafted = 0, accepted = 0, rechecked = 0;
+  for (const int tokens : {1, 31, 33, 100, 300}) {
+    for (const SamplingOptions& sampling : {SamplingOptions{}, Coupled(0.8f, 3)}) {
+      SCOPED_TRACE(std::to_string(tokens) + " tokens, temperature " + std::to_string(sampling.temperature));
+      const GenerateResult result = Generate({.tokens = tokens, .sampling = sampling});
+      drafted += result.drafted;
+      accepted += result.accepted;
+      for (const Span& span : result.timeline) rechecked += span.phase == Phase::kRecheck ? span.tokens : 0;
+    }
+  }
+  EXPECT_GT(drafted, 50);
+  EXPECT_GT(rechecked, 10);
+  EXPECT_GT(accepted, 5);
+}
+
+TEST(ThreeStreams, AllAtOnce) {
+  for (int i = 0; i < 10; ++i) Generate({.tokens = 33, .bytes_per_ms = 1 << 20});
+}
+
+TEST(ThreeStreams, NoDraftsAndNoRecheck) {
+  EXPECT_EQ(Generate({.max_drafts = 0}).drafted, 0);
+  EXPECT_EQ(Generate({.max_drafts = 1, .recheck_middle = false}).drafted, 1);
+  Generate({.bytes_per_ms = 1 << 20, .recheck_middle = false});
+  Generate({.recheck_middle = false});
+}
+
+}  // namespace
+}  // namespace lynx
