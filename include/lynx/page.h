@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "lynx/result.h"
@@ -73,6 +74,10 @@ struct BasicPage {
   std::int64_t elements() const { return std::int64_t{channels()} * address.token_count; }
   Byte* At(int token, int head, int channel) const {
     return data + token * token_stride + head * head_stride + channel * channel_stride;
+  }
+  operator BasicPage<const std::byte>() const  // NOLINT: a span is a view
+      requires(!std::is_const_v<Byte>) {
+    return {address, element_type, head_dim, data, token_stride, head_stride, channel_stride};
   }
 };
 using PageView = BasicPage<const std::byte>;

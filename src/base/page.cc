@@ -58,9 +58,8 @@ Result<PageSpan> CacheBlock::Page(const PageAddress& address) {
 }
 
 Result<PageView> CacheBlock::Page(const PageAddress& address) const {
-  LYNX_ASSIGN_OR_RETURN(const PageSpan span, const_cast<CacheBlock*>(this)->Page(address));
-  return PageView{span.address,      span.element_type, span.head_dim,      span.data,
-                  span.token_stride, span.head_stride,  span.channel_stride};
+  LYNX_ASSIGN_OR_RETURN(const PageSpan page, const_cast<CacheBlock*>(this)->Page(address));
+  return PageView(page);
 }
 
 std::vector<PageAddress> PagesOf(const CacheShape& shape, int first_token, int token_count, int page_tokens,

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "codec/page_memory_test.h"
 #include "codec/page_codec.h"
+#include "codec/page_memory_test.h"
 #include "codec/paper_levels.h"
 
 namespace lynx::testing {

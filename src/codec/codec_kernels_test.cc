@@ -1,10 +1,10 @@
 // One-element definitions exhaustively, and every kernel table against the reference.
 #include <gtest/gtest.h>
 
-#include "codec/page_memory_test.h"
 #include "codec/distortion.h"
 #include "codec/elements.h"
 #include "codec/page_codec.h"
+#include "codec/page_memory_test.h"
 #include "codec/paper_levels.h"
 
 namespace lynx::testing {

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "codec/page_memory_test.h"
 #include "codec/page_codec.h"
+#include "codec/page_memory_test.h"
 #include "codec/page_stream.h"
 
 namespace lynx::testing {

@@ -12,7 +12,6 @@ namespace lynx {
 
 // --- nested ---
 
-inline constexpr int kNestedResidualBits = 4;
 inline constexpr float kNestedCells = 256.0f;  // 16 anchor levels of 16 cells
 
 // The two scalars of a channel in a page: chunks sit on the grid base + unit * {0, 1, ... 255}.

@@ -12,7 +12,6 @@ CodecInfo Info(int bits) {
   CodecInfo info;
   info.name = bits == 8 ? "int8" : "int4";
   info.spec = info.name;
-  info.page_tokens = kPageTokens;
   info.couples_heads = true;
   return info;
 }
@@ -50,12 +49,7 @@ void IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::
 }
 
 Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
-  for (int token = 0; token < dims.tokens; ++token) {
-    if (!F16IsFinite(LoadLittle<std::uint16_t>(payloads[0].data() + 2 * token))) {
-      return Corrupt("page stream has a step that is not finite");
-    }
-  }
-  return Ok();
+  return AllF16Finite(payloads[0].data(), dims.tokens) ? Ok() : Corrupt("page stream has a step that is not finite");
 }
 
 void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
@@ -63,7 +57,7 @@ void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chun
   const int tokens = dims.ChunkTokens(chunk);
   float* steps = scratch.Take<float>(tokens);
   for (int token = 0; token < tokens; ++token) {
-    steps[token] = F16ToFloat(LoadLittle<std::uint16_t>(payloads[0].data() + 2 * (first + token)));
+    steps[token] = LoadF16(payloads[0].data() + 2 * (first + token));
   }
   const std::byte* codes = payloads[0].data() + 2 * dims.tokens + CodeBytes(first, dims.channels);
   const auto reconstruct = bits_ == 8 ? kernels_.int8_reconstruct : kernels_.int4_reconstruct;

@@ -47,7 +47,7 @@ void NestedQuantizeRows(const float* rows, int tokens, int channels, const float
     for (int token = 0; token < tokens; ++token) {
       const float value = rows[std::size_t(token) * channels + channel];
       const int n = NestedQuantize(value, low[channel], inverse_cell[channel]);
-      PutNibble(anchor, channels, token, channel, n >> kNestedResidualBits);
+      PutNibble(anchor, channels, token, channel, n >> 4);
       PutNibble(residual, channels, token, channel, n & 15);
     }
   }

@@ -17,7 +17,6 @@ CodecInfo Info(const std::string& spec) {
   info.name = "nested";
   info.spec = spec;
   info.stream_count = 2;
-  info.page_tokens = kPageTokens;
   return info;
 }
 
@@ -25,9 +24,6 @@ std::size_t PageScaleBytes(int channels) { return 4 * std::size_t(channels); }
 std::size_t AnchorOffset(int channels, int chunk) {
   return PageScaleBytes(channels) + chunk * (2 * std::size_t(channels) + NibbleBytes(kChunkTokens, channels));
 }
-std::size_t ResidualOffset(int channels, int chunk) { return chunk * NibbleBytes(kChunkTokens, channels); }
-
-float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
 
 }  // namespace
 
@@ -86,17 +82,13 @@ void NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::s
     }
     kernels_.nested_quantize(values + chunk * kChunkTokens * channels, dims.ChunkTokens(chunk), dims.channels, low,
                              inverse_cell, reinterpret_cast<std::uint8_t*>(to + 2 * channels),
-                             reinterpret_cast<std::uint8_t*>(payloads[1] + ResidualOffset(dims.channels, chunk)));
+                             reinterpret_cast<std::uint8_t*>(payloads[1] + NibbleOffset(chunk, dims.channels)));
   }
 }
 
 Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
-  for (int i = 0; i < 2 * dims.channels; ++i) {
-    if (!F16IsFinite(LoadLittle<std::uint16_t>(payloads[0].data() + 2 * i))) {
-      return Corrupt("page stream has a scale that is not finite");
-    }
-  }
-  return Ok();
+  return AllF16Finite(payloads[0].data(), 2 * dims.channels) ? Ok()
+                                                             : Corrupt("page stream has a scale that is not finite");
 }
 
 void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
@@ -110,7 +102,7 @@ void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk
     low[c] = NestedLow(LoadF16(scales + 2 * c), unit, std::uint8_t(from[c]));
     cell[c] = NestedCell(unit, std::uint8_t(from[channels + c]));
   }
-  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + ResidualOffset(dims.channels, chunk) : nullptr;
+  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
   kernels_.nested_reconstruct(reinterpret_cast<const std::uint8_t*>(from + 2 * channels),
                               reinterpret_cast<const std::uint8_t*>(residual), dims.ChunkTokens(chunk), dims.channels,
                               low, cell, rows);

@@ -17,11 +17,6 @@ PageShape ShapeOf(const PageAddress& address, int head_dim) {
   return {address.kind, address.head_count, head_dim, address.token_count};
 }
 
-PageView ViewOf(const PageSpan& page) {
-  return {page.address,      page.element_type, page.head_dim,      page.data,
-          page.token_stride, page.head_stride,  page.channel_stride};
-}
-
 }  // namespace
 
 void* Scratch::TakeBytes(std::size_t bytes) {
@@ -51,6 +46,7 @@ Status CheckCacheShape(const CacheShape& shape) {
 
 PageCodec::PageCodec(CodecInfo info, CodecId id, CacheShape shape)
     : info_(std::move(info)), id_(id), fingerprint_(SpecFingerprint(info_.spec)), shape_(std::move(shape)) {
+  info_.page_tokens = kPageTokens;
   LYNX_CHECK(info_.stream_count >= 1 && info_.stream_count <= kMaxCodecStreams);
 }
 
@@ -149,7 +145,7 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
   return Ok();
 }
 
-Status PageCodec::CheckHeader(const PageHeader& header, int stream, const PageHeader& expected) const {
+Status PageCodec::CheckHeader(const PageHeader& header, int stream, const PageSpan& page) const {
   const auto differs = [&](const std::string& what) {
     return std::string("stream ") + std::to_string(stream) + " of the page has another " + what;
   };
@@ -157,8 +153,8 @@ Status PageCodec::CheckHeader(const PageHeader& header, int stream, const PageHe
   if (header.stream_count != info_.stream_count) return Unsupported(differs("stream count than " + info_.spec));
   if (header.fingerprint != fingerprint_) return Unsupported(differs("set of parameters than " + info_.spec));
   if (header.stream != stream) return Invalid(differs("stream number"));
-  if (header.address != expected.address) return Invalid(differs("address than the destination"));
-  if (header.head_dim != expected.head_dim) return Invalid(differs("head_dim than the destination"));
+  if (header.address != page.address) return Invalid(differs("address than the destination"));
+  if (header.head_dim != page.head_dim) return Invalid(differs("head_dim than the destination"));
   return Ok();
 }
 
@@ -173,14 +169,13 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
   if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
 
   // Everything is checked before the first element is written.
-  const PageHeader expected = HeaderOf(ViewOf(page), false);
   std::array<std::span<const std::byte>, kMaxCodecStreams> payloads;
   PageHeader first;
   std::uint32_t anchor_checksum = 0;
   for (std::size_t stream = 0; stream < streams.size(); ++stream) {
     LYNX_ASSIGN_OR_RETURN(const OpenedPageStream opened, OpenPageStream(streams[stream]));
     const PageHeader& header = opened.header;
-    LYNX_RETURN_IF_ERROR(CheckHeader(header, int(stream), expected));
+    LYNX_RETURN_IF_ERROR(CheckHeader(header, int(stream), page));
     if (stream == 0) first = header;
     if (header.exact != first.exact || header.element_type != first.element_type ||
         header.anchor_checksum != anchor_checksum) {

@@ -34,6 +34,8 @@ struct PageDims {
 
 // Rows of packed nibbles: tokens 2i and 2i + 1 of a channel share byte [i][channel], the even token in the low half.
 inline std::size_t NibbleBytes(int tokens, int channels) { return std::size_t(tokens + 1) / 2 * std::size_t(channels); }
+// Where a chunk begins in them.
+inline std::size_t NibbleOffset(int chunk, int channels) { return chunk * NibbleBytes(kChunkTokens, channels); }
 
 // Hands out pieces of the caller's scratch, each aligned to 64 bytes.
 class Scratch {
@@ -57,6 +59,7 @@ class Scratch {
 
 class PageCodec : public Codec {
  public:
+  // Sets info.page_tokens.
   PageCodec(CodecInfo info, CodecId id, CacheShape shape);
 
   const CodecInfo& info() const final { return info_; }
@@ -88,7 +91,7 @@ class PageCodec : public Codec {
  private:
   Status CheckPage(const PageAddress& address, int head_dim) const;
   PageHeader HeaderOf(const PageView& page, bool exact) const;
-  Status CheckHeader(const PageHeader& header, int stream, const PageHeader& expected) const;
+  Status CheckHeader(const PageHeader& header, int stream, const PageSpan& page) const;
   void SealAll(PageHeader header, std::span<const std::size_t> payload_bytes,
                std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const;
 

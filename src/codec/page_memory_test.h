@@ -61,10 +61,7 @@ class PageMemory {
   }
 
   const PageSpan& span() const { return span_; }
-  PageView view() const {
-    return {span_.address,      span_.element_type, span_.head_dim,      span_.data,
-            span_.token_stride, span_.head_stride,  span_.channel_stride};
-  }
+  PageView view() const { return span_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
   // values: [token][head][channel].

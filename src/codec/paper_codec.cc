@@ -20,13 +20,8 @@ CodecInfo Info(PaperReading reading, const std::string& spec) {
   info.name = reading == PaperReading::k120 ? "paper" : "paper127";
   info.spec = spec;
   info.stream_count = 2;
-  info.page_tokens = kPageTokens;
   return info;
 }
-
-std::size_t ResidualOffset(int channels, int chunk) { return chunk * NibbleBytes(kChunkTokens, channels); }
-
-float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
 
 // A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
 float Divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
@@ -141,7 +136,7 @@ void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
     std::byte* scales = payloads[0] + ChunkOffset(dims.channels, chunk);
     std::byte* anchor = scales + 4 * channels;
     std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-    std::byte* residual = payloads[1] + ResidualOffset(dims.channels, chunk);
+    std::byte* residual = payloads[1] + NibbleOffset(chunk, dims.channels);
     NormalizeChunk(rows, tokens, channels, base, divisor, scales);
     // Stages 3 and 4.
     for (int token = 0; token < tokens; ++token) {
@@ -159,12 +154,7 @@ void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
 }
 
 Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
-  const auto finite = [&](std::size_t offset) {
-    for (int i = 0; i < 2 * dims.channels; ++i) {
-      if (!F16IsFinite(LoadLittle<std::uint16_t>(payloads[0].data() + offset + 2 * i))) return false;
-    }
-    return true;
-  };
+  const auto finite = [&](std::size_t offset) { return AllF16Finite(payloads[0].data() + offset, 2 * dims.channels); };
   bool all = finite(0);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) all = all && finite(ChunkOffset(dims.channels, chunk));
   return all ? Ok() : Corrupt("page stream has a scale that is not finite");
@@ -177,7 +167,7 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* scales = page_scales + ChunkOffset(dims.channels, chunk);
   const std::byte* anchor = scales + 4 * channels;
   const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + ResidualOffset(dims.channels, chunk) : nullptr;
+  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
   float* gamma_min = scratch.Take<float>(channels);
   float* gamma_scale = scratch.Take<float>(channels);
   float* mu = scratch.Take<float>(channels);

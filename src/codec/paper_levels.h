@@ -13,7 +13,6 @@ class PaperLevels {
   // full_scale: 120 or 127, the level of |x| = 1. alpha in [0.01, 1e6].
   PaperLevels(double alpha, int full_scale);
 
-  int full_scale() const { return full_scale_; }
   // The level of magnitude >= 0: how many thresholds are <= magnitude; 0…full_scale.
   int LevelOf(float magnitude) const {
     const int bucket = std::clamp(BucketOf(magnitude), first_bucket_, last_bucket_) - first_bucket_;

@@ -10,7 +10,6 @@ CodecInfo Info() {
   CodecInfo info;
   info.name = "raw";
   info.spec = "raw";
-  info.page_tokens = kPageTokens;
   return info;
 }
 

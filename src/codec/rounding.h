@@ -1,8 +1,10 @@
-// Directed rounding to IEEE half: metadata is rounded so that the range it describes never loses a value.
+// FP16 metadata: rounded outwards, so that the range it describes never loses a value, and read back from payloads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "base/bytes.h"
 #include "base/float16.h"
 
 namespace lynx {
@@ -21,5 +23,15 @@ inline std::uint16_t F16Up(float value) {
 }
 
 inline bool F16IsFinite(std::uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
+
+inline float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
+
+// Of `count` FP16 numbers, one after the other.
+inline bool AllF16Finite(const std::byte* from, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (!F16IsFinite(LoadLittle<std::uint16_t>(from + 2 * i))) return false;
+  }
+  return true;
+}
 
 }  // namespace lynx
