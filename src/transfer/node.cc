@@ -28,8 +28,13 @@ IncomingRequest* TransferNode::Impl::FindIncoming(RequestId id) {
   return it == peer->incoming.end() ? nullptr : &it->second;
 }
 
-TimeNs TransferNode::Impl::Open(RequestId id, std::uint32_t deadline_ms, TimeNs now) {
-  ++open_requests_;
+std::uint32_t TransferNode::Impl::OpenRequests() const {
+  std::size_t open = 0;
+  for (const auto& [id, peer] : peers) open += peer->outgoing.size() + peer->incoming.size();
+  return std::uint32_t(open);
+}
+
+TimeNs TransferNode::Impl::SetDeadline(RequestId id, std::uint32_t deadline_ms, TimeNs now) {
   if (deadline_ms == 0) return kNoDeadline;
   const TimeNs deadline = now + TimeNs{deadline_ms} * kMillisecondNs;
   deadlines.emplace(deadline, id);
@@ -56,7 +61,6 @@ void TransferNode::Impl::FinishRequest(RequestId id, const Status& why, Tell tel
     peer->incoming.erase(id.id);
     PumpGrants(now);
   }
-  --open_requests_;
   events.push_back(RequestFinished{id, why});
 }
 
@@ -112,7 +116,7 @@ TimeNs TransferNode::Impl::NextRelease() const {
 void TransferNode::Impl::MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream) {
   if (!request->prefill_done || stream->end_sent || !stream->AllSent()) return;
   stream->end_sent = true;
-  peer->Queue(peer->Header(FrameType::kEnd, request->id().id, stream->stream, stream->part), stream->sent);
+  peer->Queue(peer->StreamHeader(FrameType::kEnd, *stream), stream->sent);
 }
 
 void TransferNode::Impl::PumpGrants(TimeNs now) {
@@ -169,17 +173,18 @@ std::size_t TransferNode::Output(PeerId id, std::size_t budget, TimeNs now, std:
   if (peer == nullptr) return 0;
   const std::size_t begin = out->size();
   const std::size_t end = budget > SIZE_MAX - begin ? SIZE_MAX : begin + budget;
-  peer->WriteControl(end, impl_->open_requests(), now, out);
+  const std::uint32_t open_requests = impl_->OpenRequests();
+  peer->WriteControl(end, open_requests, now, out);
   if (peer->state == PeerState::kUp) {
     const std::uint32_t frame_bytes = FrameBytes(peer->send_rate.bytes_per_ns(), peer->hello().limits.max_frame_bytes);
     const std::size_t pages_begin = out->size();
     while (out->size() < end && !peer->sendable.empty() && !impl_->HeldBack(*peer, now)) {
       OutgoingStream* stream = peer->sendable.begin()->second;
-      OutgoingRequest::WriteFragment(stream, frame_bytes, peer->epoch_tag(), now, out);
+      stream->WriteFragment(peer->StreamHeader(FrameType::kPage, *stream), frame_bytes, now, out);
       impl_->UpdateSendable(peer, stream);
       if (!stream->AllSent()) continue;
       impl_->MaybeEnd(peer, impl_->FindOutgoing(stream->request), stream);
-      peer->WriteControl(end, impl_->open_requests(), now, out);
+      peer->WriteControl(end, open_requests, now, out);
     }
     if (out->size() > pages_begin) peer->send_rate.Add(out->size() - pages_begin, now);
   }
@@ -232,7 +237,7 @@ PeerStats TransferNode::Stats(PeerId id) const {
   return stats;
 }
 
-std::uint32_t TransferNode::OpenRequests() const { return impl_->open_requests(); }
+std::uint32_t TransferNode::OpenRequests() const { return impl_->OpenRequests(); }
 
 // --- decode side ---
 
@@ -251,7 +256,7 @@ Result<RequestId> TransferNode::Request(PeerId id, const TransferRequest& reques
     return LimitExceeded("too many open requests at this peer: try later");
   }
   const RequestId request_id{id, ++peer->last_request};
-  const TimeNs deadline = impl_->Open(request_id, request.deadline_ms, now);
+  const TimeNs deadline = impl_->SetDeadline(request_id, request.deadline_ms, now);
   peer->incoming.emplace(request_id.id, IncomingRequest(request_id, ++impl_->arrivals, deadline));
   peer->Queue(peer->Header(FrameType::kRequest, request_id.id), request);
   return request_id;

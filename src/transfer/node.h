@@ -43,8 +43,9 @@ class TransferNode::Impl {
   void MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream);
   void PumpGrants(TimeNs now);
 
-  std::uint32_t open_requests() const { return open_requests_; }
-  TimeNs Open(RequestId id, std::uint32_t deadline_ms, TimeNs now);  // the deadline
+  std::uint32_t OpenRequests() const;
+  // When a request that begins now must have ended; kNoDeadline if deadline_ms is 0.
+  TimeNs SetDeadline(RequestId id, std::uint32_t deadline_ms, TimeNs now);
 
   const NodeConfig config;
   std::map<PeerId, std::unique_ptr<Peer>> peers;
@@ -62,8 +63,6 @@ class TransferNode::Impl {
   Status OnOffer(IncomingRequest* request, const FrameView& frame);
   Status OnPage(IncomingRequest* request, const FrameView& frame);
   Status OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now);
-
-  std::uint32_t open_requests_ = 0;
 };
 
 }  // namespace lynx

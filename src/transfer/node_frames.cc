@@ -63,7 +63,7 @@ Status TransferNode::Impl::OnRequest(Peer* peer, const FrameView& frame, TimeNs 
   LYNX_ASSIGN_OR_RETURN(TransferRequest body, ParseRequest(frame.payload, config.limits.max_prompt_tokens));
   const RequestId id{peer->id(), frame.header.request};
   peer->last_request = id.id;
-  peer->outgoing.emplace(id.id, OutgoingRequest(id, ++arrivals, Open(id, body.deadline_ms, now)));
+  peer->outgoing.emplace(id.id, OutgoingRequest(id, ++arrivals, SetDeadline(id, body.deadline_ms, now)));
   events.push_back(RequestArrived{id, std::move(body)});
   return Ok();
 }

@@ -4,15 +4,13 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "lynx/transfer.h"
 
 namespace lynx {
 
 inline constexpr TimeNs kNoDeadline = std::numeric_limits<TimeNs>::max();
-
-// A one-stream transfer has no small first stream that somebody waits for: it competes as stream 1.
-inline int StreamClass(int stream, std::uint32_t stream_count) { return stream_count == 1 ? 1 : stream; }
 
 // Lowest first. Unique for each part of each stream of a node.
 struct Priority {
@@ -24,10 +22,21 @@ struct Priority {
   auto operator<=>(const Priority&) const = default;
 };
 
-inline Priority MakePriority(SendOrder order, int stream_class, TimeNs deadline_ns, std::uint64_t arrival, int stream,
-                             int part) {
-  if (order == SendOrder::kFifo) return {0, kNoDeadline, arrival, stream, part};
-  return {stream_class, deadline_ns, arrival, stream, part};
+// The parts of all streams of an offer, each with its priority: index stream * part_count + part. A one-stream transfer
+// has no small first stream that somebody waits for: it competes as stream 1.
+template <typename Stream>  // IncomingStream, OutgoingStream
+std::vector<Stream> MakeStreams(RequestId request, const TransferOffer& offer, SendOrder order, TimeNs deadline_ns,
+                                std::uint64_t arrival) {
+  std::vector<Stream> streams(std::size_t{offer.stream_count} * offer.part_count);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    Stream& made = streams[i];
+    made.request = request;
+    made.stream = int(i / offer.part_count);
+    made.part = int(i % offer.part_count);
+    made.priority = {offer.stream_count == 1 ? 1 : made.stream, deadline_ns, arrival, made.stream, made.part};
+    if (order == SendOrder::kFifo) made.priority = {0, kNoDeadline, arrival, made.stream, made.part};
+  }
+  return streams;
 }
 
 }  // namespace lynx

@@ -106,13 +106,11 @@ TimeNs Peer::NextTimeout() const {
   return WantsClose() ? kNoDeadline : down_ns_ + kLingerNs;
 }
 
-FrameHeader Peer::Header(FrameType type, std::uint64_t request, int stream, int part) const {
+FrameHeader Peer::Header(FrameType type, std::uint64_t request) const {
   FrameHeader header;
   header.type = type;
-  header.stream = std::uint8_t(stream);
   header.request = request;
-  header.part = std::uint16_t(part);
-  header.epoch_tag = epoch_tag();
+  header.epoch_tag = EpochTag(config_.epoch);
   return header;
 }
 
@@ -145,13 +143,12 @@ void Peer::WriteControl(std::size_t end, std::uint32_t open_requests, TimeNs now
   }
   while (!granted.empty() && out->size() < end) {
     const IncomingStream& stream = *granted.begin()->second;
-    append(Header(FrameType::kGrant, stream.request.id, stream.stream, stream.part), CumulativeBytes{stream.granted});
+    append(StreamHeader(FrameType::kGrant, stream), CumulativeBytes{stream.granted});
     granted.erase(granted.begin());
   }
   while (!available.empty() && out->size() < end) {
     const OutgoingStream& stream = *available.begin()->second;
-    append(Header(FrameType::kAvailable, stream.request.id, stream.stream, stream.part),
-           CumulativeBytes{stream.available});
+    append(StreamHeader(FrameType::kAvailable, stream), CumulativeBytes{stream.available});
     available.erase(available.begin());
   }
 }

@@ -34,8 +34,6 @@ class Peer {
   Peer(PeerId id, const NodeConfig& config, TimeNs now);
 
   PeerId id() const { return id_; }
-  const NodeConfig& config() const { return config_; }
-  std::uint32_t epoch_tag() const { return EpochTag(config_.epoch); }
 
   // --- handshake ---
   // The peer's HELLO: kUnsupported naming what does not fit.
@@ -52,7 +50,14 @@ class Peer {
   TimeNs NextTimeout() const;
 
   // --- frames to send ---
-  FrameHeader Header(FrameType type, std::uint64_t request = 0, int stream = 0, int part = 0) const;
+  FrameHeader Header(FrameType type, std::uint64_t request = 0) const;
+  template <typename Stream>  // IncomingStream, OutgoingStream
+  FrameHeader StreamHeader(FrameType type, const Stream& stream) const {
+    FrameHeader header = Header(type, stream.request.id);
+    header.stream = std::uint8_t(stream.stream);
+    header.part = std::uint16_t(stream.part);
+    return header;
+  }
   template <typename Payload>
   void Queue(const FrameHeader& header, const Payload& payload) {
     std::vector<std::byte> bytes;

@@ -14,15 +14,7 @@ Status IncomingRequest::OnOffer(const TransferOffer& offer, SendOrder order) {
   if (offer_) return Corrupt("OFFER comes twice");
   offer_ = offer;
   totals_.resize(offer.stream_count);
-  streams_.resize(std::size_t{offer.stream_count} * offer.part_count);
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    IncomingStream& stream = streams_[i];
-    stream.request = id_;
-    stream.stream = int(i / offer.part_count);
-    stream.part = int(i % offer.part_count);
-    stream.priority = MakePriority(order, StreamClass(stream.stream, offer.stream_count), deadline_ns_, arrival_,
-                                   stream.stream, stream.part);
-  }
+  streams_ = MakeStreams<IncomingStream>(id_, offer, order, deadline_ns_, arrival_);
   return Ok();
 }
 
@@ -111,7 +103,6 @@ Status IncomingRequest::OnPage(IncomingStream* stream, const PageFragment& fragm
   Totals& totals = totals_[std::size_t(stream->stream)];
   stream->page->insert(stream->page->end(), bytes.begin(), bytes.end());
   stream->received_bytes += bytes.size();
-  totals.bytes += bytes.size();
   totals.wire_bytes += frame_bytes;
   if (stream->page->size() < stream->page_total) return Ok();
 
@@ -136,11 +127,13 @@ std::vector<StreamCompleted> IncomingRequest::TakeCompleted() {
   std::vector<StreamCompleted> completed;
   while (!complete() && totals_[std::size_t(completed_)].parts_ended == offer_->part_count) {
     const Totals& totals = totals_[std::size_t(completed_)];
-    TimeNs first_grant = std::numeric_limits<TimeNs>::max();
+    StreamCompleted& stream = completed.emplace_back(
+        StreamCompleted{id_, completed_, 0, totals.wire_bytes, std::numeric_limits<TimeNs>::max()});
     for (std::size_t part = 0; part < offer_->part_count; ++part) {
-      first_grant = std::min(first_grant, streams_[std::size_t(completed_) * offer_->part_count + part].first_grant_ns);
+      const IncomingStream& arrived = streams_[std::size_t(completed_) * offer_->part_count + part];
+      stream.bytes += arrived.received_bytes;
+      stream.first_grant_ns = std::min(stream.first_grant_ns, arrived.first_grant_ns);
     }
-    completed.push_back({id_, completed_, totals.bytes, totals.wire_bytes, first_grant});
     ++completed_;
   }
   return completed;

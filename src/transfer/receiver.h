@@ -40,7 +40,6 @@ class IncomingRequest {
 
   RequestId id() const { return id_; }
   TimeNs deadline_ns() const { return deadline_ns_; }
-  const std::optional<TransferOffer>& offer() const { return offer_; }
   std::vector<IncomingStream>& streams() { return streams_; }
   bool accepted() const { return accepted_; }
   bool complete() const { return offer_ && completed_ == int(offer_->stream_count); }
@@ -67,7 +66,6 @@ class IncomingRequest {
   struct Totals {  // of one stream, over all parts
     std::uint64_t available = 0;
     std::uint64_t announced = 0;  // whole lengths of all page streams that have begun
-    std::uint64_t bytes = 0;
     std::uint64_t wire_bytes = 0;
     std::uint32_t parts_ended = 0;
     std::set<PageAddress> addresses;
@@ -82,7 +80,7 @@ class IncomingRequest {
   bool accepted_ = false;
   bool prefill_done_ = false;
   int completed_ = 0;                    // streams
-  std::vector<IncomingStream> streams_;  // index stream * part_count + part
+  std::vector<IncomingStream> streams_;  // as MakeStreams orders them
   std::vector<Totals> totals_;
 };
 

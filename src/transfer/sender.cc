@@ -14,15 +14,7 @@ Status OutgoingRequest::Offer(const TransferOffer& offer, SendOrder order) {
   LYNX_RETURN_IF_ERROR(CheckOffer(offer));
   offer_ = offer;
   pushed_bytes_.assign(offer.stream_count, 0);
-  streams_.resize(std::size_t{offer.stream_count} * offer.part_count);
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    OutgoingStream& stream = streams_[i];
-    stream.request = id_;
-    stream.stream = int(i / offer.part_count);
-    stream.part = int(i % offer.part_count);
-    stream.priority = MakePriority(order, StreamClass(stream.stream, offer.stream_count), deadline_ns_, arrival_,
-                                   stream.stream, stream.part);
-  }
+  streams_ = MakeStreams<OutgoingStream>(id_, offer, order, deadline_ns_, arrival_);
   return Ok();
 }
 
@@ -62,37 +54,30 @@ Status OutgoingRequest::OnGrant(OutgoingStream* stream, std::uint64_t granted, T
   return Ok();
 }
 
-void OutgoingRequest::WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
-                                    TimeNs now, std::vector<std::byte>* out) {
-  LYNX_CHECK(stream->CanSend() && max_payload_bytes > kPageHeaderBytes);
-  const auto& page = stream->pages.front();
+void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, TimeNs now,
+                                   std::vector<std::byte>* out) {
+  LYNX_CHECK(CanSend() && max_payload_bytes > kPageHeaderBytes);
+  const PageInQueue& page = pages.front();
   const auto total = std::uint32_t(page.bytes->size());
-  const std::uint64_t granted = stream->granted - stream->sent_bytes;
   const auto length = std::uint32_t(
-      std::min<std::uint64_t>({max_payload_bytes - kPageHeaderBytes, total - stream->page_offset, granted}));
-  const auto bytes = std::span(*page.bytes).subspan(stream->page_offset, length);
+      std::min<std::uint64_t>({max_payload_bytes - kPageHeaderBytes, total - page_offset, granted - sent_bytes}));
+  const auto bytes = std::span(*page.bytes).subspan(page_offset, length);
 
   const std::size_t begin = BeginFrame(out);
-  Encode(PageFragment{page.address, total, stream->page_offset}, out);
+  Encode(PageFragment{page.address, total, page_offset}, out);
   out->insert(out->end(), bytes.begin(), bytes.end());
-  FrameHeader header;
-  header.type = FrameType::kPage;
-  header.stream = std::uint8_t(stream->stream);
-  header.request = stream->request.id;
-  header.part = std::uint16_t(stream->part);
-  header.epoch_tag = epoch_tag;
   EndFrame(header, begin, out);
 
-  stream->page_crc = Crc32c(bytes, stream->page_crc);
-  stream->page_offset += length;
-  stream->sent_bytes += length;
-  stream->moved_ns = now;
-  if (stream->page_offset < total) return;
-  stream->sent.pages += 1;
-  stream->sent.bytes += total;
-  stream->sent.digest = AddToDigest(stream->sent.digest, stream->page_crc);
-  stream->page_offset = stream->page_crc = 0;
-  stream->pages.pop_front();
+  page_crc = Crc32c(bytes, page_crc);
+  page_offset += length;
+  sent_bytes += length;
+  moved_ns = now;
+  if (page_offset < total) return;
+  sent.pages += 1;
+  sent.bytes += total;
+  sent.digest = AddToDigest(sent.digest, page_crc);
+  page_offset = page_crc = 0;
+  pages.pop_front();
 }
 
 bool OutgoingRequest::AllEndsSent() const {

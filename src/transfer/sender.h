@@ -31,13 +31,15 @@ struct OutgoingStream {
   std::uint64_t sent_bytes = 0;
   bool ended = false;  // no more pages will be pushed
   bool end_sent = false;
-
   TimeNs moved_ns = 0;  // last grant or fragment
 
   bool CanSend() const { return !pages.empty() && granted > sent_bytes; }
   // Bytes are ready and the receiver takes this stream, but its grants may be on their way.
   bool IsWaiting() const { return !pages.empty() && granted > 0; }
   bool AllSent() const { return ended && pages.empty(); }
+  // Appends the next fragment as a PAGE frame with this header and at most `max_payload_bytes`. Requires CanSend.
+  void WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, TimeNs now,
+                     std::vector<std::byte>* out);
 };
 
 class OutgoingRequest {
@@ -59,10 +61,6 @@ class OutgoingRequest {
   // kCorrupt: a grant that shrinks or exceeds the offer.
   Status OnGrant(OutgoingStream* stream, std::uint64_t granted, TimeNs now);
 
-  // Appends the next fragment of at most `max_payload_bytes` as a PAGE frame. Requires CanSend.
-  static void WriteFragment(OutgoingStream* stream, std::uint32_t max_payload_bytes, std::uint32_t epoch_tag,
-                            TimeNs now, std::vector<std::byte>* out);
-
   bool prefill_done = false;  // PREFILL_DONE is queued: ENDs may follow
   bool AllEndsSent() const;
 
@@ -71,7 +69,7 @@ class OutgoingRequest {
   std::uint64_t arrival_;
   TimeNs deadline_ns_;
   std::optional<TransferOffer> offer_;
-  std::vector<OutgoingStream> streams_;      // index stream * part_count + part
+  std::vector<OutgoingStream> streams_;      // as MakeStreams orders them
   std::vector<std::uint64_t> pushed_bytes_;  // per stream, over all parts
 };
 
