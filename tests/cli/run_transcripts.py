@@ -81,6 +81,7 @@ def normalise(text, names):
         text = text.replace(value, "{" + name + "}")
     text = re.sub(r"lynx \d+\.\d+\.\d+\S* \(\S+\)", "lynx {VERSION}", text)
     text = re.sub(r"127\.0\.0\.1:(?!700\d\b)\d+", "{ADDRESS}", text)
+    text = re.sub(r"connection closed by the peer|connection lost: Connection reset by peer", "{CONNECTION LOST}", text)
     text = re.sub(r"process \d+", "process {PID}", text)
     text = re.sub(r"\|.*\|", "|{TIMELINE}|", text)
     text = re.sub(r" +\d+\.\d\d", " {SECONDS}", text)

@@ -32,7 +32,8 @@ INTERVAL_MS = 400
 REQUESTS = 8
 COPY_BYTES = 12 << 20
 NODE_PORT, COPY_PORT = 7000, 7001
-MIN_GOODPUT = 0.93  # of a plain copy; 0.97 and more on an idle machine
+MIN_GOODPUT = 0.97  # of a plain copy
+MIN_GOODPUT_WHEN_DISTURBED = 0.93  # where others may take the CPU
 
 TAG = f"lx{os.getpid() % 100000:x}"
 
@@ -42,6 +43,16 @@ def sh(command, check=True):
     if check and result.returncode != 0:
         raise RuntimeError(f"{command}: {result.stderr.strip()}")
     return result
+
+
+def go_first():
+    """Real-time class for this process and all that it starts: the transfer is measured, not who else wants the CPU. On
+    a busy machine with two cores this makes 1.04 of a mean ratio of 1.15 to 1.3. False where it is not allowed."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        return True
+    except OSError:
+        return False
 
 
 class Network:
@@ -207,15 +218,21 @@ class NamespaceTest(unittest.TestCase):
         self.assertGreaterEqual(fifo, 1.5)
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt  # which unittest does not take for a failed test
+
+
 def main():
-    global PROGRAM
+    global PROGRAM, MIN_GOODPUT
     PROGRAM = os.path.abspath(sys.argv.pop(1))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))  # so that atexit runs
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)  # so that atexit runs
     reason = why_not()
     if reason:
         print(f"SKIPPED namespace_test: {reason}")
         return SKIPPED
+    if not go_first():
+        MIN_GOODPUT = MIN_GOODPUT_WHEN_DISTURBED
     return 0 if unittest.main(verbosity=2, exit=False).result.wasSuccessful() else 1
 
 

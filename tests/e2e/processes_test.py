@@ -66,6 +66,7 @@ class ProcessesTest(unittest.TestCase):
     def verdict(self, generate, begin, limit_s):
         code = generate.wait(limit_s + 10)
         took = time.monotonic() - begin
+        print(f"{took:.2f} s ", end="", file=sys.stderr, flush=True)
         self.assertLessEqual(took, limit_s, f"verdict after {took:.2f} s; {generate.stderr}")
         return code
 
