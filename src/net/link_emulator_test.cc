@@ -105,7 +105,7 @@ TEST(LinkEmulator, Rate) {
   for (const double rate : {50e6, 200e6}) {
     const auto measured = PlainCopyRate(Link(rate), std::uint64_t(rate / 8));  // one second's worth
     ASSERT_TRUE(measured.ok()) << measured.status().ToString();
-    EXPECT_GT(*measured, 0.90 * rate);  // a busy machine may leave the link idle for a moment …
+    EXPECT_GT(*measured, 0.75 * rate);  // a busy machine may leave the link idle for a moment …
     EXPECT_LT(*measured, 1.03 * rate);  // … but it never carries more, its buffer aside
   }
 }
