@@ -213,7 +213,7 @@ struct StreamEnd {
 // The digest after one more page stream: CRC-32C over the page streams' CRC-32C values, 4 bytes little-endian each.
 std::uint32_t AddToDigest(std::uint32_t digest, std::uint32_t page_stream_crc);
 
-// Each appends the payload of its frame. A node name, codec or message longer than its limit is cut.
+// Each appends the payload of its frame. HELLO's node name, REQUEST's codec and a message are cut at their limits.
 void Encode(const Hello& hello, std::vector<std::byte>* out);
 void Encode(const Ping& ping, std::vector<std::byte>* out);
 void Encode(const Pong& pong, std::vector<std::byte>* out);

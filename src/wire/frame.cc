@@ -37,8 +37,7 @@ void StoreHeader(const FrameHeader& header, std::byte* to) {
 // Magic first, so that a stranger is called a stranger; then the checksum, and only then any meaning.
 Result<FrameHeader> LoadHeader(const std::byte* from) {
   if (LoadLittle<std::uint32_t>(from) != kFrameMagic) {
-    return Corrupt(
-        "bytes are not a Lynx frame: check that the peer is a Lynx node and speaks plain TCP or TLS as here");
+    return Corrupt("bytes are not a Lynx frame: check that the peer's address is that of a Lynx node");
   }
   if (LoadLittle<std::uint32_t>(from + kHeaderCrcOffset) != Crc32c({from, kHeaderCrcOffset})) {
     return Corrupt("frame header checksum differs");

@@ -181,23 +181,23 @@ Result<PageFragment> ParsePage(std::span<const std::byte> payload, std::span<con
   const auto layer = reader.Get<std::uint16_t>();
   const auto kind = reader.Get<std::uint8_t>();
   const auto reserved = reader.Get<std::uint8_t>();
-  const auto first_head = reader.Get<std::uint32_t>();
-  const auto head_count = reader.Get<std::uint32_t>();
-  const auto first_token = reader.Get<std::uint32_t>();
-  const auto token_count = reader.Get<std::uint32_t>();
   PageFragment fragment;
+  PageAddress& address = fragment.address;
+  address = {.layer = layer, .kind = KvKind(kind)};
+  // Values above INT_MAX come out negative, which CheckWireAddress refuses.
+  address.first_head = reader.Get<std::int32_t>();
+  address.head_count = reader.Get<std::int32_t>();
+  address.first_token = reader.Get<std::int32_t>();
+  address.token_count = reader.Get<std::int32_t>();
   fragment.total = reader.Get<std::uint32_t>();
   fragment.offset = reader.Get<std::uint32_t>();
   *bytes = reader.GetBytes(reader.left());
   if (!reader.ok()) return Corrupt("PAGE payload is too short");
   if (kind > 1 || reserved != 0) return Corrupt("PAGE: kind is out of range");
-  if (first_head > INT_MAX || head_count > INT_MAX - first_head) return Corrupt("PAGE: head range is out of range");
-  if (first_token > INT_MAX || token_count > INT_MAX - first_token) return Corrupt("PAGE: token range is out of range");
   if (bytes->empty() || fragment.offset > fragment.total || bytes->size() > fragment.total - fragment.offset) {
     return Corrupt("PAGE: fragment lies outside its page stream");
   }
-  fragment.address = {layer, KvKind(kind), int(first_head), int(head_count), int(first_token), int(token_count)};
-  LYNX_RETURN_IF_ERROR(AsCorrupt(CheckWireAddress(fragment.address), "PAGE"));
+  LYNX_RETURN_IF_ERROR(AsCorrupt(CheckWireAddress(address), "PAGE"));
   return fragment;
 }
 
