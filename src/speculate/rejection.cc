@@ -15,8 +15,7 @@ constexpr std::uint64_t kReplaceSalt = 0x7265706c61630000ull;
 
 // In (0, 1) with 52 bits, so that u < 1 and u * q < q hold exactly.
 double Uniform(std::uint64_t seed, std::uint64_t index, std::uint64_t salt) {
-  const std::uint64_t bits = Mix64(Mix64(Mix64(seed ^ Mix64(salt)) + index));
-  return (double(bits >> 12) + 0.5) * 0x1p-52;
+  return ToUnit(Mix64(Mix64(Mix64(seed ^ Mix64(salt)) + index)));
 }
 
 // The token where the running sum of weights passes `unit` of their total; -1 when there is no weight.

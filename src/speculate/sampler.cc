@@ -59,8 +59,8 @@ void CutAfter(const Candidate& last, std::vector<Candidate>* candidates) {
 
 void CutTopK(std::int32_t top_k, std::vector<Candidate>* candidates) {
   if (top_k == 0 || std::size_t(top_k) >= candidates->size()) return;
-  std::vector<Candidate> best(
-      static_cast<std::size_t>(top_k));  // a heap: nearly all candidates lose at their first comparison
+  std::vector<Candidate> best(std::size_t(top_k), Candidate{});
+  // A heap: nearly all candidates lose at their first comparison.
   std::partial_sort_copy(candidates->begin(), candidates->end(), best.begin(), best.end(), Before);
   CutAfter(best.back(), candidates);
 }
@@ -93,9 +93,9 @@ void CutTopP(float top_p, float top, std::vector<Candidate>* candidates) {
   }
 }
 
-// What top-k, top-p and min-p keep, by id; empty when every logit is -inf. Tokens at -inf are never kept.
-std::vector<Candidate> Keep(std::span<const float> logits, const SamplingOptions& options) {
-  const float top = Clean(logits[std::size_t(Greedy(logits))]);
+// What top-k, top-p and min-p keep, by id; empty when every logit is -inf. Tokens at -inf are never kept. `top` is the
+// largest logit.
+std::vector<Candidate> Keep(std::span<const float> logits, float top, const SamplingOptions& options) {
   // min-p keeps logits within log(min_p) of the largest, whatever the others cut; without top-p (whose sum needs all)
   // it can go first and leave little.
   const float least = options.min_p > 0 ? top + float(PortableLog(double(options.min_p))) : kLowest;
@@ -118,14 +118,13 @@ class Race {
   Race(const SamplingOptions& options, std::uint64_t index)
       : temperature_(options.temperature), key_(Mix64(Mix64(options.seed) + index)) {}
 
-  // Noise is -log(-log u), u = (bits + 0.5) 2^-52 in (0, 1). It is at most -log(1 - u) < (leading ones of bits + 1) ln
-  // 2 (since -log u >= 1 - u), which settles all but a few tokens without a logarithm.
+  // Noise is -log(-log u), u = ToUnit(bits). It is at most -log(1 - u) < (leading ones of bits + 1) ln 2 (since -log u
+  // >= 1 - u), which settles all but a few tokens without a logarithm.
   void Enter(float logit, Token id) {
     const std::uint64_t bits = Mix64(key_ ^ std::uint64_t(std::uint32_t(id)));
     const double scaled = double(logit) / temperature_;
     if (scaled + (std::countl_one(bits) + 1) * kLn2 * (1 + 1e-9) < value_) return;
-    const double unit = (double(bits >> 12) + 0.5) * 0x1p-52;
-    const double value = scaled - PortableLog(-PortableLog(unit));
+    const double value = scaled - PortableLog(-PortableLog(ToUnit(bits)));
     if (value > value_ || (value == value_ && id < winner_)) {
       value_ = value;
       winner_ = id;
@@ -160,13 +159,14 @@ Token SampleCoupled(std::span<const float> logits, const SamplingOptions& option
   LYNX_CHECK(!logits.empty());
   const Token greedy = Greedy(logits);
   if (options.temperature == 0.0f) return greedy;
+  const float top = Clean(logits[std::size_t(greedy)]);
   Race race(options, index);
   if (Filters(options, logits.size())) {
-    for (const Candidate& candidate : Keep(logits, options)) race.Enter(candidate.logit, candidate.id);
+    for (const Candidate& candidate : Keep(logits, top, options)) race.Enter(candidate.logit, candidate.id);
     return race.winner();
   }
   // The likeliest token first: most others then lose at once.
-  if (const float top = Clean(logits[std::size_t(greedy)]); top > kLowest) race.Enter(top, greedy);
+  if (top > kLowest) race.Enter(top, greedy);
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float logit = Clean(logits[i]);
     if (logit > kLowest) race.Enter(logit, Token(i));
@@ -184,7 +184,7 @@ void TokenProbabilities(std::span<const float> logits, const SamplingOptions& op
     return;
   }
   const auto weight = [&](float logit) { return PortableExp((double(logit) - top) / double(options.temperature)); };
-  const std::vector<Candidate> kept = Keep(logits, options);
+  const std::vector<Candidate> kept = Keep(logits, top, options);
   double total = 0;
   for (const Candidate& candidate : kept) total += weight(candidate.logit);
   for (const Candidate& candidate : kept) {

@@ -85,53 +85,50 @@ Status Speculator::OnChecked(const Checked& event) {
 }
 
 Status Speculator::On(const SpeculatorEvent& event) {
-  const Status status = std::visit(Overload{
-                                       [&](const Token0& token0) { return OnToken0(token0); },
-                                       [&](const StreamReady& ready) { return OnStreamReady(ready); },
-                                       [&](const DraftWindow& window) {
-                                         if (window.tokens < 0)
-                                           return Invalid("speculator: a draft window is not negative");
-                                         window_ = window.tokens;
-                                         return Ok();
-                                       },
-                                       [&](const StopRequested&) {
-                                         stop_ = true;
-                                         return Ok();
-                                       },
-                                       [&](const Drafted& drafted) {
-                                         if (!std::holds_alternative<Draft>(running_)) return Unexpected("Drafted");
-                                         ++cells_;
-                                         ++drafted_total_;
-                                         if (!stop_) Append(drafted.token, drafted.end_of_text);
-                                         return Ok();
-                                       },
-                                       [&](const Refined& refined) {
-                                         const Refine* refine = std::get_if<Refine>(&running_);
-                                         if (refine == nullptr || refine->stream != refined.stream)
-                                           return Unexpected("Refined");
-                                         refined_ = refined.stream;
-                                         cells_ = config_.prompt_tokens;
-                                         return Ok();
-                                       },
-                                       [&](const Checked& checked) { return OnChecked(checked); },
-                                       [&](const Decoded& decoded) {
-                                         if (!std::holds_alternative<Decode>(running_)) return Unexpected("Decoded");
-                                         ++cells_;
-                                         if (stop_) return Ok();
-                                         Append(decoded.token, decoded.end_of_text);
-                                         ++committed_;
-                                         return Ok();
-                                       },
-                                       [&](const RolledBack&) {
-                                         const Rollback* rollback = std::get_if<Rollback>(&running_);
-                                         if (rollback == nullptr) return Unexpected("RolledBack");
-                                         cells_ = rollback->length;
-                                         return Ok();
-                                       },
-                                   },
-                                   event);
-  const bool answers =
-      event.index() >= SpeculatorEvent(Drafted{}).index() && !std::holds_alternative<StopRequested>(event);
+  const auto take = Overload{
+      [&](const Token0& token0) { return OnToken0(token0); },
+      [&](const StreamReady& ready) { return OnStreamReady(ready); },
+      [&](const DraftWindow& window) {
+        if (window.tokens < 0) return Invalid("speculator: a draft window is not negative");
+        window_ = window.tokens;
+        return Ok();
+      },
+      [&](const StopRequested&) {
+        stop_ = true;
+        return Ok();
+      },
+      [&](const Drafted& drafted) {
+        if (!std::holds_alternative<Draft>(running_)) return Unexpected("Drafted");
+        ++cells_;
+        ++drafted_total_;
+        if (!stop_) Append(drafted.token, drafted.end_of_text);
+        return Ok();
+      },
+      [&](const Refined& refined) {
+        const Refine* refine = std::get_if<Refine>(&running_);
+        if (refine == nullptr || refine->stream != refined.stream) return Unexpected("Refined");
+        refined_ = refined.stream;
+        cells_ = config_.prompt_tokens;
+        return Ok();
+      },
+      [&](const Checked& checked) { return OnChecked(checked); },
+      [&](const Decoded& decoded) {
+        if (!std::holds_alternative<Decode>(running_)) return Unexpected("Decoded");
+        ++cells_;
+        if (stop_) return Ok();
+        Append(decoded.token, decoded.end_of_text);
+        ++committed_;
+        return Ok();
+      },
+      [&](const RolledBack&) {
+        const Rollback* rollback = std::get_if<Rollback>(&running_);
+        if (rollback == nullptr) return Unexpected("RolledBack");
+        cells_ = rollback->length;
+        return Ok();
+      },
+  };
+  const Status status = std::visit(take, event);
+  const bool answers = event.index() >= SpeculatorEvent(Drafted{}).index();  // the events before come at any time
   if (status.ok() && answers) running_ = Wait{};
   return status;
 }
