@@ -1,5 +1,6 @@
 #include "engine/llama/gguf_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -29,6 +30,9 @@ int MetadataInt(const llama_model& model, const std::string& key, int fallback) 
   const std::string text = Metadata(model, key);
   return text.empty() ? fallback : std::atoi(text.c_str());
 }
+
+// Unless the metadata say otherwise for K or V.
+int HeadDim(const llama_model& model) { return llama_model_n_embd(&model) / std::max(llama_model_n_head(&model), 1); }
 
 double MetadataDouble(const llama_model& model, const std::string& key, double fallback) {
   const std::string text = Metadata(model, key);
@@ -113,6 +117,8 @@ std::string Metadata(const llama_model& model, const std::string& key) {
   return length < 0 ? std::string() : std::string(text.data());
 }
 
+int KeyDim(const llama_model& model) { return MetadataInt(model, "%s.attention.key_length", HeadDim(model)); }
+
 void StartLlama() {
   static std::once_flag once;
   std::call_once(once, llama_backend_init);
@@ -184,10 +190,8 @@ std::string ModelName(const llama_model& model) {
 Result<CacheShape> DescribeCache(const GgufModel& gguf, const StateLayout& layout) {
   const llama_model& model = *gguf.model;
   if (layout.element_type() != GGML_TYPE_BF16) return EngineError("llama.cpp did not keep the cache in BF16");
-  const int heads = llama_model_n_head(&model);
-  const int head_dim = heads > 0 ? llama_model_n_embd(&model) / heads : 0;
-  const int key_dim = MetadataInt(model, "%s.attention.key_length", head_dim);
-  const int value_dim = MetadataInt(model, "%s.attention.value_length", head_dim);
+  const int key_dim = KeyDim(model);
+  const int value_dim = MetadataInt(model, "%s.attention.value_length", HeadDim(model));
   const RopeShape rope = DescribeRope(gguf, key_dim);
   CacheShape shape;
   for (int index = 0; index < layout.layers(); ++index) {

@@ -46,4 +46,7 @@ Result<CacheShape> DescribeCache(const GgufModel& gguf, const StateLayout& layou
 // A metadata value as text, "" if there is none. `key` may begin with "%s", which stands for the architecture.
 std::string Metadata(const llama_model& model, const std::string& key);
 
+// Channels of one K head.
+int KeyDim(const llama_model& model);
+
 }  // namespace lynx

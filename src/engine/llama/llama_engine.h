@@ -34,10 +34,10 @@ struct LlamaOptions {
   std::function<void(float)> progress;
 };
 
-// Loads the model, checks it, tests the engine with a few tokens and returns it with no sequence
-// open. kIo: the file can't be read. kCorrupt: it is not a whole GGUF. kUnsupported: an architecture whose cache Lynx
-// can't carry or cut. kInvalid: an option out of range. kLimit: the cache does not fit this machine. kEngine: llama.cpp
-// failed, or the self-test found that its cache or its batches are not exact.
+// Loads the model, checks it, tests the engine with a few tokens and returns it with no sequence open. kIo: the file
+// can't be read. kCorrupt: it is not a whole GGUF. kUnsupported: an architecture whose cache Lynx can't carry or cut.
+// kInvalid: an option out of range. kLimit: the cache does not fit this machine. kEngine: llama.cpp failed, or the
+// self-test found that its cache or its batches are not exact.
 Result<std::unique_ptr<Engine>> OpenLlamaEngine(const LlamaOptions& options);
 
 }  // namespace lynx

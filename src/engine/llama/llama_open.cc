@@ -44,11 +44,8 @@ std::int64_t MemoryBytes() {
 
 // llama.cpp touches the whole cache when it is created: one that is larger than the memory would not fail but kill.
 Status CheckMemory(const llama_model& model, std::int64_t cells) {
-  const std::string head_dim = Metadata(model, "%s.attention.key_length");
-  const std::int64_t channels = head_dim.empty() ? llama_model_n_embd(&model) / std::max(llama_model_n_head(&model), 1)
-                                                 : std::atoi(head_dim.c_str());
   const std::int64_t token_bytes =
-      std::int64_t{4} * llama_model_n_layer(&model) * llama_model_n_head_kv(&model) * channels;
+      std::int64_t{4} * llama_model_n_layer(&model) * llama_model_n_head_kv(&model) * KeyDim(model);
   const std::int64_t memory = MemoryBytes();
   if (token_bytes <= 0 || memory <= 0 || cells <= memory / token_bytes) return Ok();
   return LimitExceeded("a cache of " + std::to_string(cells) + " tokens needs " +
@@ -180,8 +177,7 @@ Status LlamaRuntime::SelfTest() {
   if (!same(exported, again) || batched != stepped) {
     return EngineError(
         "self-test: this llama.cpp computes a batch differently from single tokens, so drafts can't be verified "
-        "exactly: "
-        "build it with -DGGML_LLAMAFILE=OFF -DGGML_CPU_REPACK=OFF or use Q4_0, Q4_1 or Q8_0 weights");
+        "exactly: build it with -DGGML_LLAMAFILE=OFF -DGGML_CPU_REPACK=OFF or use Q4_0, Q4_1 or Q8_0 weights");
   }
   Close(from);
   Close(to);

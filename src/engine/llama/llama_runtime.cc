@@ -336,15 +336,11 @@ Status LlamaRuntime::ReadBlock(SequenceId sequence, CacheBlock* block) {
                    " of a sequence of " + std::to_string(sequences_[sequence].length) + " can't be read");
   }
   if (count == 0) return Ok();
-  Result<SequenceState> state = Status(EngineError("not read"));
-  if (unified_) {
-    const auto spare = llama_seq_id(sequences_.size());
-    llama_memory_seq_cp(llama_get_memory(context_.get()), sequence, spare, first, first + count);
-    state = ReadState(spare);
-    llama_memory_seq_rm(llama_get_memory(context_.get()), spare, -1, -1);
-  } else {
-    state = ReadState(sequence);
-  }
+  llama_memory_t memory = llama_get_memory(context_.get());
+  const llama_seq_id source = unified_ ? llama_seq_id(sequences_.size()) : sequence;
+  if (unified_) llama_memory_seq_cp(memory, sequence, source, first, first + count);
+  const Result<SequenceState> state = ReadState(source);
+  if (unified_) llama_memory_seq_rm(memory, source, -1, -1);
   if (!state.ok()) return state.status();
   if (first < state->first_token || first + count > state->first_token + state->token_count) {
     return EngineError("llama.cpp returned other tokens than it was asked for");
