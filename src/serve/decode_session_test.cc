@@ -238,7 +238,7 @@ void RunRandomly(const Sent& sent, const SpeculatorConfig& config, std::uint64_t
 
 TEST(DecodeSession, AnyInterleavingGivesPlainDecoding) {
   int drafted = 0, accepted = 0;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const SamplingOptions sampling = Coupled(seed % 2 == 0 ? 0.0f : 0.9f, seed);
@@ -258,8 +258,8 @@ TEST(DecodeSession, AnyInterleavingGivesPlainDecoding) {
     accepted += site.session.speculator().accepted_total();
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(drafted, 200);
-  EXPECT_GT(accepted, 50);
+  EXPECT_GT(drafted, 100);
+  EXPECT_GT(accepted, 20);
   EXPECT_LT(accepted, drafted);
 }
 

@@ -63,7 +63,6 @@ std::unique_ptr<Engine> OpenModel(int max_sequences, bool unified) {
   options.max_tokens = 1024;
   options.max_sequences = max_sequences;
   options.unified = unified;
-  options.threads = 2;
   auto engine = OpenLlamaEngine(options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
   return engine.ok() ? std::move(engine).value() : nullptr;
@@ -85,7 +84,7 @@ TEST(GenerateModel, ExactOnFivePromptsTwoCodecsTwoSamplings) {
   const PrefillServer server(std::move(prefill_engine));
   LinkOptions link;
   link.to = server.address();
-  link.bits_per_second = 20e6;
+  link.bits_per_second = 40e6;
   const auto emulator = LinkEmulator::Start(link).value();
   DecodeClient client(emulator->listen_address(), std::move(decode_engine));
 
@@ -102,20 +101,20 @@ TEST(GenerateModel, ExactOnFivePromptsTwoCodecsTwoSamplings) {
         SCOPED_TRACE("prompt " + std::to_string(i) + ", " + codec + ", temperature " +
                      std::to_string(sampling.temperature));
         GenerateRequest request = RequestFor(prompt, codec, sampling);
-        request.max_new_tokens = 32;
+        request.max_new_tokens = 24;
         const auto result = client.Generate(request);
         ASSERT_TRUE(result.ok()) << result.status().ToString();
         EXPECT_TRUE(result->checked);
         EXPECT_TRUE(result->exact) << result->difference;
-        EXPECT_EQ(result->tokens.size() == 32, result->reason == FinishReason::kMaxTokens);
+        EXPECT_EQ(result->tokens.size() == 24, result->reason == FinishReason::kMaxTokens);
         drafted += result->drafted;
         accepted += result->accepted;
       }
     }
   }
-  std::printf("drafted %d, accepted %d\n", drafted, accepted);
   EXPECT_GT(drafted, 40);
   EXPECT_GT(accepted, 0);
+  EXPECT_LE(accepted, drafted);
 }
 
 }  // namespace

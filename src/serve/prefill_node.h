@@ -25,7 +25,7 @@ struct PrefillOptions {
 
 class PrefillNode {
  public:
-  // The engine must outlive the node and is used only inside Run.
+  // The engine must outlive the node; it is used only inside Run and, after it, by the destructor.
   static Result<std::unique_ptr<PrefillNode>> Start(Engine* engine, const PrefillOptions& options);
   ~PrefillNode();
 

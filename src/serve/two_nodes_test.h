@@ -168,12 +168,14 @@ inline void ExpectExact(const Result<GenerateResult>& result, const std::vector<
   EXPECT_EQ(result->commit_s.size(), expected.size());
 }
 
-// A proxy for one connection that closes both ends after `limit` bytes in one direction, or passes all for SIZE_MAX.
+// A proxy for one connection that, after `limit` bytes in one direction, closes both ends or flips a bit of the last of
+// them and goes on. SIZE_MAX: it only passes on.
 class Chopper {
  public:
   enum Direction { kToServer = 0, kToClient = 1 };
-  Chopper(const std::string& to, Direction direction, std::size_t limit)
-      : listener_(ListenOn("127.0.0.1:0").value()), to_(to), direction_(direction), left_(limit) {
+  enum Fault { kCut, kFlip };
+  Chopper(const std::string& to, Direction direction, std::size_t limit, Fault fault = kCut)
+      : listener_(ListenOn("127.0.0.1:0").value()), to_(to), direction_(direction), fault_(fault), left_(limit) {
     thread_ = std::thread([this] { Run(); });
   }
   ~Chopper() {
@@ -194,7 +196,7 @@ class Chopper {
     if (!client.valid() || !server.ok()) return;
     const Fd* ends[2] = {&client, &*server};
     std::vector<std::byte> buffer(4096);
-    while (!stopping_ && left_ > 0) {
+    while (!stopping_ && (left_ > 0 || fault_ == kFlip)) {
       pollfd polled[2] = {{ends[0]->get(), POLLIN, 0}, {ends[1]->get(), POLLIN, 0}};
       if (poll(polled, 2, 20) <= 0) continue;
       for (int from = 0; from < 2; ++from) {
@@ -204,10 +206,12 @@ class Chopper {
   }
   // Bytes of end 0 travel to the server.
   bool Pass(const Fd& from, const Fd& to, int direction, std::vector<std::byte>* buffer) {
-    const bool counted = direction == direction_;
+    const bool counted = direction == direction_ && left_ > 0;
     const std::size_t most = counted ? std::min(buffer->size(), left_) : buffer->size();
     const Result<std::size_t> count = ReadSome(from, std::span(*buffer).first(most));
     if (!count.ok()) return false;
+    if (counted) left_ -= *count;
+    if (counted && left_ == 0 && fault_ == kFlip) (*buffer)[*count - 1] ^= std::byte{0x10};
     for (std::size_t at = 0; at < *count;) {
       const Result<std::size_t> sent = WriteSome(to, std::span(*buffer).first(*count).subspan(at));
       if (!sent.ok() || stopping_) return false;
@@ -215,13 +219,13 @@ class Chopper {
       at += *sent;
     }
     passed_[direction] += *count;
-    if (counted) left_ -= *count;
     return true;
   }
 
   Fd listener_;
   const std::string to_;
   const int direction_;
+  const Fault fault_;
   std::size_t left_;
   std::atomic<std::size_t> passed_[2] = {0, 0};
   std::atomic<bool> stopping_ = false;
