@@ -153,7 +153,7 @@ class NamespaceTest(unittest.TestCase):
 
     def run_workload(self, prefills, decodes, name, **options):
         """(mean anchor ratio, goodput / plain copy) over all decode machines."""
-        flags = [f"--{key}={value}" for key, value in options.items()]
+        flags = [word for key, value in options.items() for word in (f"--{key}", value)]
         addresses = []
         for namespace, address in prefills:
             process = self.network.start(namespace, "prefill", "--listen", f"{address}:{NODE_PORT}", "--copy-listen",
@@ -181,7 +181,7 @@ class NamespaceTest(unittest.TestCase):
         return mean, goodput
 
     def decode(self, machine, addresses, arguments):
-        connect = [f"--connect={address}:{NODE_PORT}" for address in addresses]
+        connect = [word for address in addresses for word in ("--connect", f"{address}:{NODE_PORT}")]
         return self.network.start(machine[0], "decode", *connect, "--anchor-kib", str(ANCHOR_KIB), "--residual-kib",
                                   str(ANCHOR_KIB), *arguments)
 

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/status_macros.h"
@@ -26,19 +26,19 @@ constexpr std::size_t kUnitBytes = 1 << 10;  // of the sizes that a request carr
 constexpr int kPatienceMs = 20'000;
 
 struct Flags {
-  std::string order = "strict";
-  std::string pull = "on";
+  std::string order = "strict";  // or fifo
+  std::string pull = "on";       // or off
   // prefill
   std::string listen;
   std::string copy_listen;
   // decode
-  std::vector<std::string> connect;
+  std::vector<std::string> connect;  // prefill nodes, taking turns
   std::string copy_connect;
   std::uint64_t copy_bytes = 0;
   int requests = 8;
   int interval_ms = 200;
   double start_s = 0;  // on CLOCK_MONOTONIC; 0: at once
-  int anchor_kib = 0;
+  int anchor_kib = 0;  // multiples of a page: 128
   int residual_kib = 0;
 };
 
@@ -241,30 +241,49 @@ Status RunDecode(const Flags& flags) {
   return Ok();
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Both ends of a transfer of synthetic page streams, and a plain TCP copy over the same path");
-  app.require_subcommand(1);
-  Flags flags;
-  Status status;
-  CLI::App* prefill = app.add_subcommand("prefill", "serves until it is ended");
-  prefill->add_option("--listen", flags.listen)->required();
-  prefill->add_option("--copy-listen", flags.copy_listen)->required();
-  prefill->callback([&] { status = RunPrefill(flags); });
-  CLI::App* decode = app.add_subcommand("decode", "prints one line of JSON");
-  decode->add_option("--connect", flags.connect, "prefill nodes, taking turns")->required();
-  decode->add_option("--copy-connect", flags.copy_connect, "where the plain copy comes from");
-  decode->add_option("--copy-bytes", flags.copy_bytes);
-  decode->add_option("--requests", flags.requests);
-  decode->add_option("--interval-ms", flags.interval_ms);
-  decode->add_option("--start-at", flags.start_s, "seconds on CLOCK_MONOTONIC");
-  decode->add_option("--anchor-kib", flags.anchor_kib, "a multiple of 128")->required();
-  decode->add_option("--residual-kib", flags.residual_kib, "a multiple of 128")->required();
-  decode->callback([&] { status = RunDecode(flags); });
-  for (CLI::App* command : {prefill, decode}) {
-    command->add_option("--order", flags.order)->check(CLI::IsMember({"strict", "fifo"}));
-    command->add_option("--pull", flags.pull)->check(CLI::IsMember({"on", "off"}));
+// False for a name that is not known.
+bool SetFlag(const std::string& name, const std::string& value, Flags* flags) {
+  if (name == "order") {
+    flags->order = value;
+  } else if (name == "pull") {
+    flags->pull = value;
+  } else if (name == "listen") {
+    flags->listen = value;
+  } else if (name == "copy-listen") {
+    flags->copy_listen = value;
+  } else if (name == "connect") {
+    flags->connect.push_back(value);
+  } else if (name == "copy-connect") {
+    flags->copy_connect = value;
+  } else if (name == "copy-bytes") {
+    flags->copy_bytes = std::stoull(value);
+  } else if (name == "requests") {
+    flags->requests = std::stoi(value);
+  } else if (name == "interval-ms") {
+    flags->interval_ms = std::stoi(value);
+  } else if (name == "start-at") {
+    flags->start_s = std::stod(value);
+  } else if (name == "anchor-kib") {
+    flags->anchor_kib = std::stoi(value);
+  } else if (name == "residual-kib") {
+    flags->residual_kib = std::stoi(value);
+  } else {
+    return false;
   }
-  CLI11_PARSE(app, argc, argv);
+  return true;
+}
+
+int Main(const std::vector<std::string>& words) {
+  Flags flags;
+  bool known = !words.empty() && words.size() % 2 == 1 && (words[0] == "prefill" || words[0] == "decode");
+  for (std::size_t i = 1; known && i < words.size(); i += 2) {
+    known = words[i].starts_with("--") && SetFlag(words[i].substr(2), words[i + 1], &flags);
+  }
+  if (!known) {
+    std::fprintf(stderr, "transfer_probe: prefill or decode, then --NAME VALUE pairs; SetFlag has the names\n");
+    return 2;
+  }
+  const Status status = words[0] == "prefill" ? RunPrefill(flags) : RunDecode(flags);
   if (!status.ok()) std::fprintf(stderr, "transfer_probe: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }
@@ -272,4 +291,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lynx
 
-int main(int argc, char** argv) { return lynx::Main(argc, argv); }
+int main(int argc, char** argv) { return lynx::Main({argv + 1, argv + argc}); }
