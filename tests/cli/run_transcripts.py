@@ -147,7 +147,8 @@ def main():
             path.write_text("\n".join(case.head + got) + "\n")
         elif got != case.expected:
             failed += 1
-            print(f"FAILED {path.stem}: lynx {case.arguments}", "--- expected", *case.expected, "--- got", *got, sep="\n")
+            print(f"FAILED {path.stem}: lynx {case.arguments}", "--- expected", *case.expected, "--- got", *got,
+                  sep="\n")
     print(f"{len(paths)} transcripts, {failed} failed")
     return 1 if failed else 0
 

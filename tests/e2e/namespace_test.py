@@ -176,8 +176,8 @@ class NamespaceTest(unittest.TestCase):
         mean = sum(all_ratios) / len(all_ratios)
         seconds = max(report["last_s"] for report in reports) - reports[0]["requests"][0]["sent_s"]
         goodput = 8 * sum(report["bytes"] for report in reports) / seconds / copy_bps
-        print(f"{name}: anchors {mean:.3f} x ideal (worst {max(all_ratios):.3f}), plain copy {copy_bps / 1e6:.1f} Mbit/s"
-              f", goodput {100 * goodput:.1f} % of it", flush=True)
+        print(f"{name}: anchors {mean:.3f} x ideal (worst {max(all_ratios):.3f}), "
+              f"plain copy {copy_bps / 1e6:.1f} Mbit/s, goodput {100 * goodput:.1f} % of it", flush=True)
         return mean, goodput
 
     def decode(self, machine, addresses, arguments):
