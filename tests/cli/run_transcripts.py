@@ -129,7 +129,7 @@ def main():
     parser.add_argument("--have", action="append", default=[], help="what the build has, for needs:")
     parser.add_argument("--update", action="store_true", help="write what came out into the cases")
     parser.add_argument("names", nargs="*", help="cases to run; all by default")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     program = str(pathlib.Path(options.program).resolve())
 
     paths = [CASES / f"{name}.txt" for name in options.names] or sorted(CASES.glob("*.txt"))
