@@ -127,7 +127,7 @@ Status Speculator::On(const SpeculatorEvent& event) {
         return Ok();
       },
   };
-  const Status status = std::visit(take, event);
+  Status status = std::visit(take, event);
   const bool answers = event.index() >= SpeculatorEvent(Drafted{}).index();  // the events before come at any time
   if (status.ok() && answers) running_ = Wait{};
   return status;

@@ -16,6 +16,11 @@ namespace {
 
 constexpr int kPrintable = 95;  // ' ' … '~'
 
+struct Sequence {
+  int length = 0;
+  std::vector<ToyCache> layers;
+};
+
 class ToyEngine final : public Engine {
  public:
   explicit ToyEngine(const ToyOptions& options)
@@ -47,11 +52,6 @@ class ToyEngine final : public Engine {
   Status WriteBlock(SequenceId sequence, const CacheBlock& block) override;
 
  private:
-  struct Sequence {
-    int length = 0;
-    std::vector<ToyCache> layers;
-  };
-
   bool IsOpen(SequenceId sequence) const {
     return sequence >= 0 && sequence < options_.max_sequences && sequences_[sequence].has_value();
   }
