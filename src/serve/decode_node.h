@@ -76,6 +76,8 @@ struct GenerateResult {
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
+  // The answer grew by committed text: whole UTF-8 characters, no stop string nor what may be the beginning of one.
+  virtual void OnText(std::string_view /*text*/) {}
   // The tokens changed: the first `committed` can't be taken back, the rest are drafts.
   virtual void OnTokens(const std::vector<Token>& tokens, int committed) = 0;
   // There is nothing to do but wait for the network.

@@ -41,7 +41,7 @@ Status DecodeSession::OnOffer(const TransferOffer& offer) {
                        " has " + std::to_string(codec_.stream_count));
   }
   if (offer.first_token != 0 || int(offer.token_count) != prompt_tokens_) {
-    return Invalid("offer is for tokens " + std::to_string(offer.first_token) + "+" +
+    return Corrupt("offer is for tokens " + std::to_string(offer.first_token) + "+" +
                    std::to_string(offer.token_count) + ", the prompt has " + std::to_string(prompt_tokens_));
   }
   bytes_offered_ = std::accumulate(offer.max_bytes.begin(), offer.max_bytes.end(), std::uint64_t{0});
@@ -55,10 +55,10 @@ Status DecodeSession::OnPrefillDone(Token token0, bool end_of_text) {
 Status DecodeSession::OnPage(int stream, const PageAddress& address, SharedBytes bytes) {
   const auto found = pages_.find(address);
   if (found == pages_.end() || stream < 0 || stream >= codec_.stream_count) {
-    return Invalid("page " + Describe(address) + ", stream " + std::to_string(stream) + " is not part of the transfer");
+    return Corrupt("page " + Describe(address) + ", stream " + std::to_string(stream) + " is not part of the transfer");
   }
   SharedBytes& slot = found->second.streams[stream];
-  if (slot) return Invalid("page " + Describe(address) + ", stream " + std::to_string(stream) + " came twice");
+  if (slot) return Corrupt("page " + Describe(address) + ", stream " + std::to_string(stream) + " came twice");
   bytes_received_ += bytes->size();
   bytes_held_ += bytes->size();
   slot = std::move(bytes);
@@ -68,7 +68,7 @@ Status DecodeSession::OnPage(int stream, const PageAddress& address, SharedBytes
 }
 
 Status DecodeSession::OnStreamCompleted(int stream) {
-  if (stream != streams_completed_) return Invalid("streams completed out of order");
+  if (stream != streams_completed_) return Corrupt("streams completed out of order");
   if (arrived_[stream] != int(pages_.size())) {
     return Corrupt("stream " + std::to_string(stream) + " ended after " + std::to_string(arrived_[stream]) + " of " +
                    std::to_string(pages_.size()) + " pages");

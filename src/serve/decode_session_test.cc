@@ -381,10 +381,10 @@ TEST(DecodeSession, RefusesOffers) {
   EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kUnsupported);
   offer = sent.Offer();
   offer.token_count = 41;
-  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kInvalid);
+  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kCorrupt);
   offer = sent.Offer();
   offer.first_token = 1;
-  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kInvalid);
+  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kCorrupt);
   EXPECT_TRUE(session.OnOffer(sent.Offer()).ok());
 }
 
@@ -404,12 +404,12 @@ TEST(DecodeSession, RefusesPagesThatDoNotBelong) {
     change(address);
     return session.OnPage(0, address, bytes).code();
   };
-  EXPECT_EQ(wrong([](PageAddress& a) { a.layer = 99; }), ErrorCode::kInvalid);
-  EXPECT_EQ(wrong([](PageAddress& a) { a.layer = -1; }), ErrorCode::kInvalid);
-  EXPECT_EQ(wrong([](PageAddress& a) { a.first_head += 1; }), ErrorCode::kInvalid);
-  EXPECT_EQ(wrong([](PageAddress& a) { a.head_count -= 1; }), ErrorCode::kInvalid);
-  EXPECT_EQ(wrong([](PageAddress& a) { a.first_token += 1; }), ErrorCode::kInvalid);
-  EXPECT_EQ(wrong([](PageAddress& a) { a.token_count -= 1; }), ErrorCode::kInvalid);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.layer = 99; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.layer = -1; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.first_head += 1; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.head_count -= 1; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.first_token += 1; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(wrong([](PageAddress& a) { a.token_count -= 1; }), ErrorCode::kCorrupt);
 }
 
 TEST(DecodeSession, StreamThatEndsEarlyIsRefused) {

@@ -130,6 +130,10 @@ void GenerateLoop::AddSpan(Phase phase, int stream, TimeNs begin, int tokens) {
 }
 
 void GenerateLoop::Show() {
+  if (observer_ != nullptr && result_.text.size() > shown_text_) {
+    observer_->OnText(std::string_view(result_.text).substr(shown_text_));
+    shown_text_ = result_.text.size();
+  }
   int committed = 0;
   const std::vector<Token> tokens = generation_->Tokens(&committed);
   if (tokens.size() == shown_tokens_ && committed == shown_committed_) return;
@@ -148,6 +152,7 @@ void GenerateLoop::NoteMemory() {
 GenerateResult GenerateLoop::Report(FinishReason reason) {
   const TransferRecord record = generation_->Record();
   result_.text += stop_.Flush();
+  Show();
   result_.reason = reason;
   result_.elements = engine_->info().shape.ElementsPerToken() * std::int64_t(request_.prompt.size());
   result_.stream_bytes = record.stream_bytes;

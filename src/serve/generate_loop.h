@@ -55,8 +55,9 @@ class GenerateLoop {
   TokenChooser chooser_;
   StopMatcher stop_;
   std::vector<float> logits_;
-  int stream_ = -1;        // that the cache holds; -1: none yet
-  TimeNs draft_step_ = 0;  // the fastest so far: what a draft costs when nothing else runs
+  int stream_ = -1;             // that the cache holds; -1: none yet
+  TimeNs draft_step_ = 0;       // the fastest so far: what a draft costs when nothing else runs
+  std::size_t shown_text_ = 0;  // bytes
   std::size_t shown_tokens_ = 0;
   int shown_committed_ = -1;
   GenerateResult result_;

@@ -51,9 +51,15 @@ Status Generation::Take(TransferNode& node, TransferEvent& event, TimeNs now, co
   if (auto* offer = std::get_if<OfferArrived>(&event)) {
     LYNX_RETURN_IF_ERROR(or_abort(offer->request, CheckOffer(offer->offer)));
     LYNX_RETURN_IF_ERROR(or_abort(offer->request, session_.OnOffer(offer->offer)));
-    return node.AcceptOffer(offer->request, now);
+    // Fails only if the request has ended meanwhile; that event follows, with the reason.
+    (void)node.AcceptOffer(offer->request, now);
+    return Ok();
   }
   if (auto* done = std::get_if<PrefillDoneArrived>(&event)) {
+    if (done->done.token0 < 0 || done->done.token0 >= engine.info().vocab_size) {
+      return or_abort(done->request,
+                      Corrupt("token 0 is " + std::to_string(done->done.token0) + ", which is not in the vocabulary"));
+    }
     record_.prefill_done = now;
     record_.prefill = done->done;
     return or_abort(done->request, session_.OnPrefillDone(done->done.token0, engine.IsEndOfText(done->done.token0)));
@@ -108,6 +114,8 @@ void Generation::Decode(const PageJob& job) {
   if (page.ok()) {
     scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(Dims(job.address))));
     status = codec_->Decode(streams, *page, scratch_);
+    // What does not fit the codec's contract came from the peer; kInvalid is for what the caller asked.
+    if (status.code() == ErrorCode::kInvalid) status = Corrupt(status.message());
   } else {
     status = page.status();
   }

@@ -115,6 +115,7 @@ class PrefillNode::Impl {
       const auto found = jobs_.find(finished->request);
       if (found == jobs_.end()) return;
       found->second->ended = true;
+      std::erase(queue_, found->second);  // with its prompt: what waits is bounded by the requests that are open
       jobs_.erase(found);
     }
   }
@@ -269,7 +270,9 @@ class PrefillNode::Impl {
     for (int stream = 0; stream < streams; ++stream) outputs[stream]->resize(sizes[stream]);
     net_->Post([id = job->id, address, outputs = std::move(outputs)](TransferNode& node, TimeNs now) {
       for (int stream = 0; stream < int(outputs.size()); ++stream) {
-        (void)node.PushPage(id, 0, stream, address, outputs[stream], now);
+        // Refused when the decode node takes no page this long, or when the request is over (then nothing is aborted).
+        const Status status = node.PushPage(id, 0, stream, address, outputs[stream], now);
+        if (!status.ok()) node.Abort(id, status, now);
       }
     });
     return Ok();

@@ -1,0 +1,138 @@
+// Peers that keep the transfer's rules and still send what can't be used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "net/net_node.h"
+#include "serve/node_layout.h"
+#include "serve/two_nodes_test.h"
+
+namespace lynx {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+NodeConfig ConfigOf(NodeRole role) {
+  NodeConfig config;
+  config.name = "hostile";
+  config.role = role;
+  config.epoch = 1;
+  config.layout = LayoutOf(MakeToy(LongToy())->info());
+  config.codecs = CodecNames();
+  return config;
+}
+
+// A prefill node that gives every request this token and no page.
+class TokenOnly {
+ public:
+  explicit TokenOnly(Token token0) {
+    NetOptions options;
+    options.node = ConfigOf(NodeRole::kPrefill);
+    options.listen = "127.0.0.1:0";
+    auto node = NetNode::Start(options, [token0](TransferNode& node, TransferEvent event, TimeNs now) {
+      const auto* request = std::get_if<RequestArrived>(&event);
+      if (request == nullptr) return;
+      TransferOffer offer;
+      offer.stream_count = 1;
+      offer.token_count = std::uint32_t(request->body.tokens.size());
+      offer.max_bytes = {1};
+      EXPECT_TRUE(node.Offer(request->request, offer, now).ok());
+      EXPECT_TRUE(node.SendPrefillDone(request->request, {token0, 0, 0}, now).ok());
+      EXPECT_TRUE(node.EndStream(request->request, 0, 0, now).ok());
+    });
+    EXPECT_TRUE(node.ok()) << node.status().ToString();
+    node_ = std::move(node).value();
+  }
+  const std::string& address() const { return node_->listen_address(); }
+
+ private:
+  std::unique_ptr<NetNode> node_;
+};
+
+Status GenerateFrom(Token token0) {
+  const TokenOnly prefill(token0);
+  DecodeClient client(prefill.address());
+  GenerateRequest request = RequestFor({1, 2, 3}, "raw");
+  request.max_new_tokens = 1;  // nothing would ever be fed to the engine, which checks tokens too
+  return client.Generate(request).status();
+}
+
+TEST(HostilePeer, TokenZeroOutsideTheVocabularyIsRefused) {
+  const Watchdog watchdog(60);
+  const int vocabulary = MakeToy(LongToy())->info().vocab_size;
+  for (const Token token : {-1, vocabulary, 1000000000, INT32_MIN}) {
+    const Status status = GenerateFrom(token);
+    EXPECT_EQ(status.code(), ErrorCode::kCorrupt) << token << ": " << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("not in the vocabulary"));
+  }
+}
+
+// All of it may come in one read: the request has ended before its offer is looked at.
+TEST(HostilePeer, AnEndBeforeThePagesIsNamed) {
+  const Watchdog watchdog(60);
+  for (int i = 0; i < 20; ++i) {
+    const TokenOnly prefill(5);
+    DecodeClient client(prefill.address());
+    const Status status = client.Generate(RequestFor({1, 2, 3}, "raw")).status();
+    EXPECT_EQ(status.code(), ErrorCode::kCorrupt) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("ended after 0 of "));
+  }
+}
+
+TEST(HostilePeer, ADecodeNodeThatTakesNoPagesIsToldSo) {
+  const Watchdog watchdog(60);
+  const PrefillServer server;
+  std::promise<Status> end;
+  NetOptions options;
+  options.node = ConfigOf(NodeRole::kDecode);
+  options.node.limits.max_page_stream_bytes = 1;
+  const auto node = NetNode::Start(options, [&end](TransferNode& node, TransferEvent event, TimeNs now) {
+    if (const auto* up = std::get_if<PeerUp>(&event)) {
+      TransferRequest request;
+      request.tokens = {1, 2, 3};
+      request.codec = "raw";
+      EXPECT_TRUE(node.Request(up->peer, request, now).ok());
+    } else if (const auto* finished = std::get_if<RequestFinished>(&event)) {
+      end.set_value(finished->status);
+    }
+  });
+  ASSERT_TRUE(node.ok());
+  ASSERT_TRUE((*node)->Connect(server.address(), 5 * kSecondNs).ok());
+  EXPECT_THAT(end.get_future().get().message(), HasSubstr("max_page_stream_bytes"));
+}
+
+// Keeps what is shown.
+class TextObserver : public GenerateObserver {
+ public:
+  void OnText(std::string_view more) override { text += more; }
+  void OnTokens(const std::vector<Token>&, int) override {}
+  void OnWaiting(const TransferProgress&) override {}
+  std::string text;
+};
+
+TEST(GenerateObserver, IsShownNoStopString) {
+  const Watchdog watchdog(60);
+  const PrefillServer server;
+  DecodeClient client(server.address());
+  GenerateRequest request = RequestFor({1, 2, 3});
+  TextObserver all;
+  const auto whole = client.Generate(request, &all);
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_EQ(all.text, whole->text);
+  ASSERT_GT(all.text.size(), 8u);
+
+  for (const std::string& stop : {all.text.substr(4, 3), all.text.substr(all.text.size() - 2) + "!"}) {
+    request.stop = {stop};
+    TextObserver shown;
+    const auto result = client.Generate(request, &shown);
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    EXPECT_EQ(shown.text, result->text);
+    EXPECT_THAT(shown.text, Not(HasSubstr(stop)));
+    EXPECT_EQ(shown.text, all.text.substr(0, all.text.find(stop)));
+  }
+}
+
+}  // namespace
+}  // namespace lynx
