@@ -8,8 +8,10 @@ namespace lynx {
 using Token = std::int32_t;
 
 enum class SamplingMethod : std::uint8_t {
-  kCoupled = 0,    // the token is a pure function of (logits, seed, output index): drafts and verification share the noise
-  kRejection = 1,  // speculative rejection sampling (paper eq. 10/11): the distribution is exact, single tokens are not
+  // The token is a pure function of (logits, seed, output index): drafts and verification share the noise.
+  kCoupled = 0,
+  // Speculative rejection sampling (paper eq. 10/11): the distribution is exact, single tokens are not.
+  kRejection = 1,
 };
 
 // Applied in llama.cpp's order: top-k, top-p, min-p, temperature. temperature 0 is greedy (ties by lowest id).
