@@ -24,12 +24,12 @@ int RunPrefill(const PrefillFlags& flags) {
   options.listen = flags.listen;
   options.tcp.congestion_control = flags.congestion_control;
   options.kept_caches = flags.kept;
-  options.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", int(line.size()), line.data()); };
+  options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
   auto node = PrefillNode::Start(engine->get(), options);
   if (!node.ok()) return Fail("prefill", node.status());
   std::printf("listening on %s\n", (*node)->listen_address().c_str());
   std::fflush(stdout);
-  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", (*engine)->info().model.c_str(),
+  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", OneLine((*engine)->info().model).c_str(),
                (*engine)->info().max_tokens);
   (*node)->Run(stop);
   return kExitOk;

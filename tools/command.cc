@@ -9,7 +9,6 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <iterator>
 #include <sstream>
 
 #include "base/status_macros.h"
@@ -20,6 +19,9 @@
 
 namespace lynx {
 namespace {
+
+// 16 bytes for each token of the largest --context.
+constexpr std::size_t kMaxFileBytes = 64 << 20;
 
 std::atomic<bool> stop_flag = false;
 
@@ -56,7 +58,7 @@ const std::atomic<bool>& StopFlag() {
 }
 
 int Fail(const std::string& command, const Status& status) {
-  std::fprintf(stderr, "lynx %s: %s\n", command.c_str(), status.message().c_str());
+  std::fprintf(stderr, "lynx %s: %s\n", command.c_str(), OneLine(status.message()).c_str());
   return status.code() == ErrorCode::kInvalid ? kExitUsage : kExitFailed;
 }
 
@@ -136,14 +138,31 @@ CLI::Validator Between(double low, double high) {
   return CLI::Validator(check, "");
 }
 
+std::string OneLine(std::string_view text) {
+  std::string line(text);
+  for (char& c : line) {
+    if (std::uint8_t(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return line;
+}
+
+// Piece by piece: devices and pipes have no size to compare first.
 Result<std::string> ReadFile(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  if (std::filesystem::is_directory(path)) return IoError("can't read " + path + ": it is a folder");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || file.bad()) return IoError("can't read " + path + ": " + std::strerror(errno));
-  return text.str();
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return IoError("can't read " + path + ": it is a folder");
+  std::ifstream file;
+  if (path != "-") file.open(path, std::ios::binary);
+  std::istream& from = path == "-" ? std::cin : file;
+  std::string text;
+  std::vector<char> piece(64 << 10);
+  while (from && text.size() <= kMaxFileBytes) {
+    from.read(piece.data(), std::streamsize(piece.size()));
+    text.append(piece.data(), std::size_t(from.gcount()));
+  }
+  if (text.size() > kMaxFileBytes) return LimitExceeded(path + " has more than 64 MiB; give a shorter prompt");
+  if (from.bad() || (path != "-" && !file.is_open()))
+    return IoError("can't read " + path + ": " + std::strerror(errno));
+  return text;
 }
 
 Status CheckWritable(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -56,7 +57,10 @@ struct AnswerFlags {
 // A number from low to high.
 CLI::Validator Between(double low, double high);
 
-// The bytes of a file; "-" is standard input. kIo with the reason.
+// For logs and terminals, whatever a peer or a model file put into it: one line, no control characters.
+std::string OneLine(std::string_view text);
+
+// The bytes of a file; "-" is standard input. kIo with the reason; kLimit if there are more than 64 MiB.
 Result<std::string> ReadFile(const std::string& path);
 // kIo if the file can't be written later; ok without a path. Before work whose result would be lost.
 Status CheckWritable(const std::string& path);

@@ -1,5 +1,10 @@
 // lynx: the command line.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <iostream>
 #include <string>
 
@@ -26,9 +31,15 @@ int WrongUse(const CLI::App& app, const CLI::ParseError& error) {
   return lynx::kExitUsage;
 }
 
-}  // namespace
+// A socket must not get the number of a standard stream that the caller closed: what is printed would be sent to a
+// peer. Nothing can be written to what stands in, so that printing still fails.
+void FillStandardStreams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+  if (fd > STDERR_FILENO) close(fd);
+}
 
-int main(int argc, char** argv) {
+int Run(int argc, char** argv) {
   CLI::App app{
       "Lynx sends a prompt's KV cache from a prefill node to a decode node as an anchor stream, enough to draft on, "
       "and a\n"
@@ -52,6 +63,20 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : WrongUse(app, error);
+  } catch (const std::exception& error) {
+    std::cerr << "lynx: " << error.what() << '\n';
+    return lynx::kExitFailed;
   }
   return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  FillStandardStreams();
+  const int exit_code = Run(argc, argv);
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::cerr << "lynx: can't write to standard output\n";
+  return exit_code == lynx::kExitOk ? lynx::kExitFailed : exit_code;
 }

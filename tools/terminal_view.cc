@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 
 namespace lynx {
@@ -14,6 +15,13 @@ constexpr const char* kStruck = "\033[2;9;31m";
 
 void WriteStyled(const std::string& text, const char* style) {
   if (!text.empty()) std::printf("%s%s\033[0m", style, text.c_str());
+}
+
+// Nothing that moves the cursor.
+std::string Visible(std::string_view text) {
+  std::string visible(text);
+  std::erase_if(visible, [](char c) { return (std::uint8_t(c) < 0x20 && c != '\n') || c == 0x7f; });
+  return visible;
 }
 
 // Rows the cursor goes down when `text` is written from `*column`; *column becomes the new column.
@@ -45,7 +53,6 @@ TerminalView::TerminalView(const Engine* engine, bool live) : engine_(engine), l
 std::string TerminalView::TextOf(const std::vector<Token>& tokens, std::size_t from, std::size_t to) const {
   std::string text;
   for (std::size_t i = from; i < to; ++i) text += engine_->TokenText(tokens[i]);
-  std::erase_if(text, [](char c) { return c == '\r' || c == '\033' || c == '\t'; });  // nothing that moves the cursor
   return text;
 }
 
@@ -62,7 +69,11 @@ void TerminalView::EraseDrafts() {
   draft_rows_ = 0;
 }
 
-void TerminalView::WriteTail(const std::string& drafts, const std::string& lost) {
+// Committed text that may still be the beginning of a stop string looks like a draft.
+void TerminalView::WriteTail(const std::string& lost_text) {
+  const std::string held = committed_text_.substr(std::min(text_bytes_, committed_text_.size()));
+  const std::string drafts = Visible(held + TextOf(shown_, std::size_t(committed_), shown_.size()));
+  const std::string lost = Visible(lost_text);
   const std::string waiting = waiting_.empty() ? "" : " [" + waiting_ + "]";
   WriteStyled(drafts, kDim);
   WriteStyled(lost, kStruck);
@@ -71,24 +82,31 @@ void TerminalView::WriteTail(const std::string& drafts, const std::string& lost)
   draft_rows_ = Advance(drafts + lost + waiting, width_, &column);
 }
 
-void TerminalView::OnTokens(const std::vector<Token>& tokens, int committed) {
-  const auto drafts_begin = std::size_t(committed);
-  const std::string fresh = TextOf(tokens, std::size_t(committed_), drafts_begin);
-  if (!live_) {
-    std::fputs(fresh.c_str(), stdout);
-  } else {
-    // What stood and no longer does: drafts behind the first difference.
-    const auto same = std::mismatch(shown_.begin(), shown_.end(), tokens.begin(), tokens.end()).first - shown_.begin();
-    const std::string lost = TextOf(shown_, std::max(std::size_t(same), drafts_begin), shown_.size());
+void TerminalView::OnText(std::string_view text) {
+  text_bytes_ += text.size();
+  if (live_) {
+    const std::string visible = Visible(text);
     EraseDrafts();
-    std::fputs(fresh.c_str(), stdout);
-    Advance(fresh, width_, &column_);
-    waiting_.clear();
-    WriteTail(TextOf(tokens, drafts_begin, tokens.size()), lost);
+    std::fputs(visible.c_str(), stdout);
+    Advance(visible, width_, &column_);
+  } else {
+    std::fwrite(text.data(), 1, text.size(), stdout);
   }
   std::fflush(stdout);
-  shown_ = tokens;
+}
+
+void TerminalView::OnTokens(const std::vector<Token>& tokens, int committed) {
+  if (!live_) return;
+  committed_text_ += TextOf(tokens, std::size_t(committed_), std::size_t(committed));
   committed_ = committed;
+  // What stood and no longer does: drafts behind the first difference.
+  const auto same = std::mismatch(shown_.begin(), shown_.end(), tokens.begin(), tokens.end()).first - shown_.begin();
+  const std::string lost = TextOf(shown_, std::max(std::size_t(same), std::size_t(committed)), shown_.size());
+  shown_ = tokens;
+  EraseDrafts();
+  waiting_.clear();
+  WriteTail(lost);
+  std::fflush(stdout);
 }
 
 void TerminalView::OnWaiting(const TransferProgress& progress) {
@@ -102,13 +120,13 @@ void TerminalView::OnWaiting(const TransferProgress& progress) {
   if (waiting == waiting_) return;
   EraseDrafts();
   waiting_ = std::move(waiting);
-  WriteTail(TextOf(shown_, std::size_t(committed_), shown_.size()), "");
+  WriteTail("");
   std::fflush(stdout);
 }
 
 void TerminalView::End() {
   if (live_) EraseDrafts();
-  if (!shown_.empty()) std::printf("\n");
+  if (text_bytes_ > 0) std::printf("\n");
   std::fflush(stdout);
 }
 

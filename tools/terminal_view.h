@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lynx/engine.h"
@@ -15,6 +16,7 @@ class TerminalView : public GenerateObserver {
   // Without `live` (no terminal) only committed text is written.
   TerminalView(const Engine* engine, bool live);
 
+  void OnText(std::string_view text) override;
   void OnTokens(const std::vector<Token>& tokens, int committed) override;
   void OnWaiting(const TransferProgress& progress) override;
   // Leaves the cursor on a new line, or where it was if no text came; drafts that still stand are erased.
@@ -25,7 +27,7 @@ class TerminalView : public GenerateObserver {
   // Erases everything behind the committed text.
   void EraseDrafts();
   // Writes drafts, what was lost and what is waited for, behind the committed text.
-  void WriteTail(const std::string& drafts, const std::string& lost);
+  void WriteTail(const std::string& lost_text);
 
   const Engine* engine_;
   const bool live_;
@@ -34,6 +36,8 @@ class TerminalView : public GenerateObserver {
   int draft_rows_ = 0;  // rows below that line which drafts reach
   std::vector<Token> shown_;
   int committed_ = 0;
+  std::string committed_text_;  // of the committed tokens
+  std::size_t text_bytes_ = 0;  // that were written
   std::string waiting_;
 };
 
