@@ -225,10 +225,12 @@ TEST_F(Nodes, StopStrings) {
     ASSERT_TRUE(free.ok()) << free.status().ToString();
     const std::size_t at = seed * 3 % (free->text.size() - 2);
     request.stop = {"\x01 never", free->text.substr(at, 2)};
-    const auto stopped = client.Generate(request);
+    CountingObserver observer;
+    const auto stopped = client.Generate(request, &observer);
     ASSERT_TRUE(stopped.ok()) << stopped.status().ToString();
     EXPECT_EQ(stopped->text, free->text.substr(0, free->text.find(request.stop[1])));
     EXPECT_EQ(stopped->reason, FinishReason::kStopped);
+    EXPECT_EQ(observer.text, stopped->text) << "shown text is never taken back";
     EXPECT_TRUE(std::equal(stopped->tokens.begin(), stopped->tokens.end(), free->tokens.begin()));
     EXPECT_EQ(stopped->exact, stopped->checked);
   }
@@ -252,6 +254,7 @@ TEST_F(Nodes, DraftsOnASlowLink) {
       const auto result = client.Generate(request, &observer);
       ExpectExact(result, Expected(request));
       EXPECT_EQ(observer.tokens, result->tokens);
+      EXPECT_EQ(observer.text, result->text);
       EXPECT_LE(result->drafted, cap);
       EXPECT_LE(result->accepted, result->drafted);
       EXPECT_TRUE(codec != "int4" || result->drafted == 0) << "one stream: nothing to draft on";

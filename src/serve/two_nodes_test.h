@@ -115,6 +115,7 @@ class DecodeClient {
 class CountingObserver : public GenerateObserver {
  public:
   explicit CountingObserver(std::function<void(int call)> function = nullptr) : function_(std::move(function)) {}
+  void OnText(std::string_view more) override { text += more; }
   void OnTokens(const std::vector<Token>& now, int committed_now) override {
     if (int(now.size()) < committed_now) ADD_FAILURE() << "more committed than there are";
     if (committed_now < committed) ADD_FAILURE() << "a committed token was taken back";
@@ -128,6 +129,7 @@ class CountingObserver : public GenerateObserver {
   void OnWaiting(const TransferProgress&) override {
     if (function_) function_(calls++);
   }
+  std::string text;
   std::vector<Token> tokens;
   int committed = 0;
   int calls = 0;
