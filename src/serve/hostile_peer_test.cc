@@ -31,7 +31,7 @@ class TokenOnly {
     NetOptions options;
     options.node = ConfigOf(NodeRole::kPrefill);
     options.listen = "127.0.0.1:0";
-    auto node = NetNode::Start(options, [token0](TransferNode& node, TransferEvent event, TimeNs now) {
+    auto started = NetNode::Start(options, [token0](TransferNode& node, TransferEvent event, TimeNs now) {
       const auto* request = std::get_if<RequestArrived>(&event);
       if (request == nullptr) return;
       TransferOffer offer;
@@ -42,8 +42,8 @@ class TokenOnly {
       EXPECT_TRUE(node.SendPrefillDone(request->request, {token0, 0, 0}, now).ok());
       EXPECT_TRUE(node.EndStream(request->request, 0, 0, now).ok());
     });
-    EXPECT_TRUE(node.ok()) << node.status().ToString();
-    node_ = std::move(node).value();
+    EXPECT_TRUE(started.ok()) << started.status().ToString();
+    node_ = std::move(started).value();
   }
   const std::string& address() const { return node_->listen_address(); }
 
@@ -88,7 +88,7 @@ TEST(HostilePeer, ADecodeNodeThatTakesNoPagesIsToldSo) {
   NetOptions options;
   options.node = ConfigOf(NodeRole::kDecode);
   options.node.limits.max_page_stream_bytes = 1;
-  const auto node = NetNode::Start(options, [&end](TransferNode& node, TransferEvent event, TimeNs now) {
+  const auto decode = NetNode::Start(options, [&end](TransferNode& node, TransferEvent event, TimeNs now) {
     if (const auto* up = std::get_if<PeerUp>(&event)) {
       TransferRequest request;
       request.tokens = {1, 2, 3};
@@ -98,8 +98,8 @@ TEST(HostilePeer, ADecodeNodeThatTakesNoPagesIsToldSo) {
       end.set_value(finished->status);
     }
   });
-  ASSERT_TRUE(node.ok());
-  ASSERT_TRUE((*node)->Connect(server.address(), 5 * kSecondNs).ok());
+  ASSERT_TRUE(decode.ok());
+  ASSERT_TRUE((*decode)->Connect(server.address(), 5 * kSecondNs).ok());
   EXPECT_THAT(end.get_future().get().message(), HasSubstr("max_page_stream_bytes"));
 }
 
