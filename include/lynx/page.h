@@ -69,6 +69,7 @@ struct BasicPage {
   std::ptrdiff_t token_stride = 0;
   std::ptrdiff_t head_stride = 0;
   std::ptrdiff_t channel_stride = 0;
+  int tokens_after = -1;  // tokens of the prompt behind this page (0: it is the last one); -1: not known
 
   int channels() const { return address.head_count * head_dim; }
   std::int64_t elements() const { return std::int64_t{channels()} * address.token_count; }
@@ -77,7 +78,7 @@ struct BasicPage {
   }
   operator BasicPage<const std::byte>() const  // NOLINT: a span is a view
       requires(!std::is_const_v<Byte>) {
-    return {address, element_type, head_dim, data, token_stride, head_stride, channel_stride};
+    return {address, element_type, head_dim, data, token_stride, head_stride, channel_stride, tokens_after};
   }
 };
 using PageView = BasicPage<const std::byte>;

@@ -1,4 +1,4 @@
-// exp and log from IEEE basic operations alone: the same bits on every machine, where libm differs in the last one.
+// exp, log, sin and cos from IEEE basic operations alone: the same bits on every machine, where libm differs in the last one.
 // Within 4 ulp of the true value.
 #pragma once
 
@@ -40,6 +40,24 @@ inline double PortableExp(double x) {
   const double top = 1.0 / 479001600 + r * (1.0 / 6227020800);
   const double sum = low + (middle + (high + top * r4) * r4) * r4;
   return sum * std::bit_cast<double>((std::bit_cast<std::uint64_t>(shifted) + 1023u) << 52);
+}
+
+// sin and cos of |x| <= 2^20, within 2^-50. x = k pi/2 + r with |r| <= pi/4, Taylor series in r.
+inline void PortableSinCos(double x, double* sine, double* cosine) {
+  const double shifted = x * 0x1.45f306dc9c883p-1 + 0x1.8p52;  // rounds to k, which lands in the low bits
+  const double k = shifted - 0x1.8p52;
+  // pi/2 in two parts; the first has 20 trailing zero bits, so its product with k is exact.
+  const double r = (x - k * 0x1.921fb544p+0) - k * 0x1.0b4611a626331p-34;
+  const double z = r * r;  // at most 0.617: the first terms left out are below 2^-53
+  double s = 1.0, c = 1.0;
+  for (int i = 17; i >= 3; i -= 2) s = 1.0 - s * z / (i * (i - 1));
+  for (int i = 18; i >= 2; i -= 2) c = 1.0 - c * z / (i * (i - 1));
+  s *= r;
+  const auto quarter = std::bit_cast<std::uint64_t>(shifted) & 3u;
+  *sine = (quarter & 1u) != 0 ? c : s;
+  *cosine = (quarter & 1u) != 0 ? s : c;
+  if ((quarter & 2u) != 0) *sine = -*sine;
+  if (quarter == 1u || quarter == 2u) *cosine = -*cosine;
 }
 
 }  // namespace lynx

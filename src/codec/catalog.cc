@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "codec/integer_codec.h"
+#include "codec/lynx_codec.h"
 #include "codec/nested_codec.h"
 #include "codec/paper_codec.h"
 #include "codec/raw_codec.h"
@@ -21,10 +22,15 @@ struct Parameter {
   double least;
   double greatest;
   double standard;
+  bool integer = false;
 };
 
 constexpr Parameter kPaperParameters[] = {{"alpha", 0.01, 1e6, 100}};
 constexpr Parameter kNestedParameters[] = {{"anchor", 4, 4, 4}, {"residual", 4, 4, 4}};
+constexpr Parameter kLynxParameters[] = {{"anchor_bits", 1.2, 4.5, 2.25},
+                                         {"recent", 0, 255, 64, true},
+                                         {"streams", 2, 3, 2, true},
+                                         {"unrope", 0, 1, 1, true}};
 
 using Values = std::span<const double>;  // one per parameter
 using Maker = std::unique_ptr<Codec> (*)(const std::string& spec, Values values, const CacheShape& shape,
@@ -55,6 +61,15 @@ std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheSh
   return std::make_unique<NestedCodec>(shape, kernels, spec);
 }
 
+std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&) {
+  LynxParameters parameters;
+  parameters.anchor_bits = values[0];
+  parameters.recent = int(values[1]);
+  parameters.streams = int(values[2]);
+  parameters.unrope = values[3] != 0;
+  return std::make_unique<LynxCodec>(shape, parameters, spec);
+}
+
 constexpr Entry kCatalog[] = {
     {"raw", {}, MakeRaw},
     {"int8", {}, MakeInteger<8>},
@@ -62,8 +77,9 @@ constexpr Entry kCatalog[] = {
     {"paper", kPaperParameters, MakePaper<PaperReading::k120>},
     {"paper127", kPaperParameters, MakePaper<PaperReading::k127>},
     {"nested", kNestedParameters, MakeNested},
+    {"lynx", kLynxParameters, MakeLynx},
 };
-constexpr std::size_t kMaxParameters = 2;
+constexpr std::size_t kMaxParameters = 4;
 
 std::string NumberText(double value) {
   char text[32];
@@ -95,9 +111,11 @@ Status ReadParameter(const Entry& entry, std::string_view text, std::span<double
   double value = 0;
   const auto parsed = std::from_chars(number.data(), number.data() + number.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() ||
-      !(value >= parameter->least && value <= parameter->greatest)) {
-    return Invalid(where + std::string(name) + " must be a number from " + NumberText(parameter->least) + " to " +
-                   NumberText(parameter->greatest) + ", not \"" + std::string(number) + "\"");
+      !(value >= parameter->least && value <= parameter->greatest) ||
+      (parameter->integer && value != double(int(value)))) {
+    return Invalid(where + std::string(name) + " must be " + (parameter->integer ? "an integer" : "a number") +
+                   " from " + NumberText(parameter->least) + " to " + NumberText(parameter->greatest) + ", not \"" +
+                   std::string(number) + "\"");
   }
   values[parameter - entry.parameters.begin()] = value;
   return Ok();

@@ -33,8 +33,8 @@ std::size_t IntegerCodec::PayloadBytes(const PageDims& dims, int) const {
 
 std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.tokens); }
 
-void IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                                Scratch scratch) const {
+bool IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                                std::span<std::size_t>, Scratch scratch) const {
   float* inverse_steps = scratch.Take<float>(dims.tokens);
   kernels_.token_magnitudes(values, dims.tokens, dims.channels, inverse_steps);
   const float greatest_code = bits_ == 8 ? 127.0f : 7.0f;
@@ -46,9 +46,10 @@ void IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::
   auto* codes = reinterpret_cast<std::uint8_t*>(payloads[0] + 2 * dims.tokens);
   const auto quantize = bits_ == 8 ? kernels_.int8_quantize : kernels_.int4_quantize;
   quantize(values, dims.tokens, dims.channels, inverse_steps, codes);
+  return true;
 }
 
-Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
+Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
   return AllF16Finite(payloads[0].data(), dims.tokens) ? Ok() : Corrupt("page stream has a step that is not finite");
 }
 

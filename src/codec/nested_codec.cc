@@ -41,8 +41,8 @@ std::size_t NestedCodec::WorkBytes(const PageDims& dims) const {
          4 * Scratch::BytesFor<float>(dims.channels);
 }
 
-void NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                               Scratch scratch) const {
+bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                               std::span<std::size_t>, Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   float* least = scratch.Take<float>(dims.chunks() * channels);
   float* greatest = scratch.Take<float>(dims.chunks() * channels);
@@ -84,9 +84,10 @@ void NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::s
                              inverse_cell, reinterpret_cast<std::uint8_t*>(to + 2 * channels),
                              reinterpret_cast<std::uint8_t*>(payloads[1] + NibbleOffset(chunk, dims.channels)));
   }
+  return true;
 }
 
-Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
+Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
   return AllF16Finite(payloads[0].data(), 2 * dims.channels) ? Ok()
                                                              : Corrupt("page stream has a scale that is not finite");
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "codec/page_io.h"
+#include "codec/rope_table.h"
 
 namespace lynx {
 namespace {
@@ -40,6 +41,7 @@ Status CheckCacheShape(const CacheShape& shape) {
       return Invalid("cache shape: layer " + std::to_string(i) + " needs 1 to " + std::to_string(kMaxPageChannels) +
                      " channels");
     }
+    LYNX_RETURN_IF_ERROR(CheckRope(layer.rope, layer.key_dim));
   }
   return Ok();
 }
@@ -59,7 +61,7 @@ std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
 }
 
 std::size_t PageCodec::ExpectedBytes(const PageShape& shape, int stream) const {
-  return kPageStreamHeaderBytes + PayloadBytes(DimsOf(shape), stream);
+  return kPageStreamHeaderBytes + ExpectedPayloadBytes(DimsOf(shape), stream);
 }
 
 std::size_t PageCodec::ScratchBytes(const PageShape& shape) const {
@@ -122,7 +124,10 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
 
   std::array<std::size_t, kMaxCodecStreams> payload_bytes{};
   bool exact = AlwaysExact(page.element_type);
-  const PageDims dims = DimsOf(shape);
+  PageDims dims = DimsOf(shape);
+  dims.address = page.address;
+  dims.element_type = page.element_type;
+  dims.tokens_after = page.tokens_after;
   Scratch pieces(scratch);
   if (!exact) {
     float* values = pieces.Take<float>(dims.elements());
@@ -134,10 +139,12 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
         payloads[stream] = buffers[stream].data() + kPageStreamHeaderBytes;
         payload_bytes[stream] = PayloadBytes(dims, int(stream));
       }
-      EncodeValues(values, dims, std::span(payloads).first(streams), pieces);
+      exact = !EncodeValues(values, dims, std::span(payloads).first(streams), std::span(payload_bytes).first(streams),
+                            pieces);
     }
   }
   if (exact) {
+    payload_bytes = {};
     GatherBits(page, buffers[0].data() + kPageStreamHeaderBytes);
     payload_bytes[0] = dims.elements() * ElementBytes(page.element_type);
   }
@@ -165,7 +172,8 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     return Invalid("decoding takes 1 to " + std::to_string(info_.stream_count) + " streams");
   }
   const PageShape shape = ShapeOf(page.address, page.head_dim);
-  const PageDims dims = DimsOf(shape);
+  PageDims dims = DimsOf(shape);
+  dims.address = page.address;
   if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
 
   // Everything is checked before the first element is written.
@@ -184,7 +192,9 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     if (stream == 0) anchor_checksum = opened.checksum;
     std::size_t payload_bytes = header.exact ? 0 : PayloadBytes(dims, int(stream));
     if (header.exact && stream == 0) payload_bytes = dims.elements() * ElementBytes(header.element_type);
-    if (opened.payload.size() != payload_bytes) return Corrupt("page stream payload does not fit the page's shape");
+    const bool fits = PayloadsVary() && !header.exact ? opened.payload.size() <= payload_bytes
+                                                      : opened.payload.size() == payload_bytes;
+    if (!fits) return Corrupt("page stream payload does not fit the page's shape");
     payloads[stream] = opened.payload;
   }
   if (first.exact) {
@@ -192,9 +202,10 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     return Ok();
   }
   const Payloads present = Payloads(payloads).first(streams.size());
-  LYNX_RETURN_IF_ERROR(CheckPayloads(present, dims));
+  dims.element_type = first.element_type;
   Scratch pieces(scratch);
   float* rows = pieces.Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * dims.channels);
+  LYNX_RETURN_IF_ERROR(CheckPayloads(present, dims, pieces));
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     DecodeChunk(present, dims, chunk, rows, pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);

@@ -24,6 +24,10 @@ inline constexpr float kMaxMagnitude = 16384.0f;
 struct PageDims {
   int tokens = 0;
   int channels = 0;
+  // Of the page that is encoded or decoded; unset where only sizes are asked for.
+  PageAddress address = {};
+  ElementType element_type = ElementType::kBf16;  // of the page that was encoded
+  int tokens_after = -1;                          // as in BasicPage; unset when decoding
   int chunks() const { return (tokens + kChunkTokens - 1) / kChunkTokens; }
   int ChunkTokens(int chunk) const {
     const int left = tokens - chunk * kChunkTokens;
@@ -76,15 +80,22 @@ class PageCodec : public Codec {
 
   // True when pages of this element type always travel exactly.
   virtual bool AlwaysExact(ElementType) const { return false; }
-  // The length of a payload; the decoder refuses any other.
+  // The length of a payload; the decoder refuses any other. From a codec whose payloads vary: the greatest length.
   virtual std::size_t PayloadBytes(const PageDims& dims, int stream) const = 0;
-  // Scratch of EncodeValues and DecodeChunk, as a sum of Scratch::BytesFor.
+  virtual bool PayloadsVary() const { return false; }
+  virtual std::size_t ExpectedPayloadBytes(const PageDims& dims, int stream) const {
+    return PayloadBytes(dims, stream);
+  }
+  // Scratch of EncodeValues, and of CheckPayloads and DecodeChunk, as a sum of Scratch::BytesFor.
   virtual std::size_t WorkBytes(const PageDims& dims) const = 0;
-  // values: [token][channel], finite, magnitudes <= kMaxMagnitude. payloads[k] has PayloadBytes(dims, k) bytes.
-  virtual void EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                            Scratch scratch) const = 0;
-  // What could make a payload of the right length unusable (non-finite metadata): kCorrupt.
-  virtual Status CheckPayloads(Payloads payloads, const PageDims& dims) const = 0;
+  // values: [token][channel], finite, magnitudes <= kMaxMagnitude. payload_bytes[k] is the room of payloads[k],
+  // PayloadBytes(dims, k); a codec whose payloads vary lowers it to what it wrote. False: the page would not become
+  // shorter and travels exactly.
+  virtual bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                            std::span<std::size_t> payload_bytes, Scratch scratch) const = 0;
+  // What could make a payload of the right length unusable (non-finite metadata): kCorrupt. May leave in scratch what
+  // DecodeChunk, which gets the same pieces, needs.
+  virtual Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const = 0;
   // Reconstructs one chunk into rows [token of the chunk][channel].
   virtual void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const = 0;
 

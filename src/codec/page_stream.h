@@ -15,7 +15,7 @@ inline constexpr std::size_t kPageStreamHeaderBytes = 36;
 inline constexpr std::uint8_t kPageFormatVersion = 1;
 
 // Values are part of the format.
-enum class CodecId : std::uint8_t { kRaw = 1, kInt8 = 2, kInt4 = 3, kPaper = 4, kPaper127 = 5, kNested = 6 };
+enum class CodecId : std::uint8_t { kRaw = 1, kInt8 = 2, kInt4 = 3, kPaper = 4, kPaper127 = 5, kNested = 6, kLynx = 7 };
 
 struct PageHeader {
   CodecId codec = CodecId::kRaw;

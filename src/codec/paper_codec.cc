@@ -121,8 +121,8 @@ std::size_t PaperCodec::WorkBytes(const PageDims& dims) const {
   return Scratch::BytesFor<float>(dims.elements()) + 4 * Scratch::BytesFor<float>(dims.channels);
 }
 
-void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                              Scratch scratch) const {
+bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                              std::span<std::size_t>, Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   float* normal = scratch.Take<float>(dims.elements());
   float* base = scratch.Take<float>(channels);
@@ -151,9 +151,10 @@ void PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
       }
     }
   }
+  return true;
 }
 
-Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims) const {
+Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
   const auto finite = [&](std::size_t offset) { return AllF16Finite(payloads[0].data() + offset, 2 * dims.channels); };
   bool all = finite(0);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) all = all && finite(ChunkOffset(dims.channels, chunk));

@@ -21,12 +21,13 @@ std::size_t RawCodec::PayloadBytes(const PageDims& dims, int) const { return 2 *
 std::size_t RawCodec::WorkBytes(const PageDims&) const { return 0; }
 
 // Payload: the BF16 bits of [token][channel].
-void RawCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                            Scratch) const {
+bool RawCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                            std::span<std::size_t>, Scratch) const {
   for (std::size_t i = 0; i < dims.elements(); ++i) StoreLittle(FloatToBf16(values[i]), payloads[0] + 2 * i);
+  return true;
 }
 
-Status RawCodec::CheckPayloads(Payloads, const PageDims&) const { return Ok(); }
+Status RawCodec::CheckPayloads(Payloads, const PageDims&, Scratch) const { return Ok(); }
 
 void RawCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch) const {
   const std::size_t row_bytes = 2 * std::size_t(dims.channels);

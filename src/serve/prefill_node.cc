@@ -255,7 +255,8 @@ class PrefillNode::Impl {
   }
 
   Status EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address) {
-    LYNX_ASSIGN_OR_RETURN(const PageView page, block.Page(address));
+    LYNX_ASSIGN_OR_RETURN(PageView page, block.Page(address));
+    page.tokens_after = int(job->body.tokens.size()) - address.first_token - address.token_count;
     const PageShape dims{address.kind, address.head_count, page.head_dim, address.token_count};
     const int streams = codec.info().stream_count;
     scratch_.resize(std::max(scratch_.size(), codec.ScratchBytes(dims)));

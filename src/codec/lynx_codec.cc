@@ -1,0 +1,436 @@
+#include "codec/lynx_codec.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/float16.h"
+#include "base/status_macros.h"
+#include "codec/lynx_reference.h"
+#include "codec/rans.h"
+
+namespace lynx {
+namespace {
+
+// Payload of stream 0; S sinks, R recent tokens, T' = T - S, L lanes:
+//   1           R
+//   1           least class
+//   1           order of the Golomb codes of classes (low nibble) and of means (high nibble)
+//   1           0
+//   2 heads     step per head (i16)
+//   S H E       elements of the sinks
+//   ceil(R/2) H residuals of the recent tokens, nibble rows
+//   bits        per channel: class - least class; padded to a byte
+//   4 L         coder states
+//   2 per word  coder words
+//   bits        less the first 2 L bytes, which the states carry: per channel its mean, then what its symbols leave
+//   open
+// Payload of a later stream: rows of its bits of the tokens that are neither sinks nor recent.
+constexpr std::size_t kFixedBytes = 4;
+constexpr int kMaxOrder = 15;
+// Per element, all streams together: a page that needs more travels exactly.
+constexpr std::size_t kMostBytes = 2;
+
+CodecInfo Info(const std::string& spec, int streams) {
+  CodecInfo info;
+  info.name = "lynx";
+  info.spec = spec;
+  info.stream_count = streams;
+  info.heads_per_page = 1;
+  return info;
+}
+
+// Rows of `width` bits: byte [i][channel] holds 8 / width tokens, the first in the low bits.
+std::size_t RowBytes(int tokens, int channels, int width) {
+  const int per_byte = 8 / width;
+  return std::size_t((tokens + per_byte - 1) / per_byte) * std::size_t(channels);
+}
+void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
+  const int per_byte = 8 / width;
+  rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
+      std::byte(bits << (token % per_byte * width));
+}
+int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
+  const int per_byte = 8 / width;
+  const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
+  return byte >> (token % per_byte * width) & ((1 << width) - 1);
+}
+
+// Which tokens of a page travel how: sinks first, then coded ones, the last of which may be recent.
+struct Parts {
+  int sinks = 0;
+  int coded = 0;
+  int recent = 0;
+  int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
+};
+
+int SinksOf(const PageDims& dims) { return std::clamp(kLynxSinks - dims.address.first_token, 0, dims.tokens); }
+
+// The page's head count where only sizes are asked for does not matter: steps take few bytes.
+std::size_t FixedBytes(const PageDims& dims) { return kFixedBytes + 2 * std::size_t(dims.address.head_count); }
+std::size_t SinkBytes(const PageDims& dims, int sinks) {
+  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
+}
+
+// The Golomb order that makes these codes shortest.
+template <typename ValueOf>
+int BestOrder(int count, ValueOf value_of) {
+  int best = 0;
+  std::int64_t least = INT64_MAX;
+  for (int order = 0; order <= kMaxOrder; ++order) {
+    std::int64_t bits = 0;
+    for (int i = 0; i < count; ++i) bits += GolombBits(value_of(i), order);
+    if (bits < least) least = bits, best = order;
+  }
+  return best;
+}
+
+// Appends to a payload; what does not fit makes the page travel exactly.
+class Appender {
+ public:
+  explicit Appender(std::span<std::byte> room) : room_(room) {}
+  bool ok() const { return ok_; }
+  std::size_t size() const { return size_; }
+  // The next `count` bytes, zeroed; null when they do not fit.
+  std::byte* Take(std::size_t count) {
+    if (count > room_.size() - size_) ok_ = false;
+    if (!ok_) return nullptr;
+    std::byte* taken = room_.data() + size_;
+    std::memset(taken, 0, count);
+    size_ += count;
+    return taken;
+  }
+  std::span<std::byte> rest() const { return room_.subspan(size_); }
+  void Skip(std::size_t count) { size_ += count; }
+  void Fail() { ok_ = false; }
+
+ private:
+  std::span<std::byte> room_;
+  std::size_t size_ = 0;
+  bool ok_ = true;
+};
+
+// What encoding keeps per element and channel.
+struct EncodeWork {
+  EncodeWork(const PageDims& dims, Scratch* scratch)
+      : rows(scratch->Take<float>(dims.elements())),
+        nested(scratch->Take<std::int32_t>(dims.elements())),
+        symbols(scratch->Take<std::uint8_t>(dims.elements())),
+        words(scratch->Take<std::uint16_t>(dims.elements())),
+        open(scratch->Take<std::byte>(OpenBytes(dims))),
+        channels(scratch->Take<LynxChannel>(std::size_t(dims.channels))),
+        tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))) {}
+  static std::size_t OpenBytes(const PageDims& dims) { return 4 * dims.elements() + 2 * kRansLanes; }
+  static std::size_t Bytes(const PageDims& dims) {
+    return Scratch::BytesFor<float>(dims.elements()) + Scratch::BytesFor<std::int32_t>(dims.elements()) +
+           Scratch::BytesFor<std::uint8_t>(dims.elements()) + Scratch::BytesFor<std::uint16_t>(dims.elements()) +
+           Scratch::BytesFor<std::byte>(OpenBytes(dims)) + Scratch::BytesFor<LynxChannel>(std::size_t(dims.channels)) +
+           Scratch::BytesFor<const LynxTable*>(std::size_t(dims.channels));
+  }
+  float* rows;
+  std::int32_t* nested;  // cells, then n
+  std::uint8_t* symbols;
+  std::uint16_t* words;
+  std::byte* open;
+  LynxChannel* channels;
+  const LynxTable** tables;
+};
+
+// What decoding keeps: centres in 32nds of a step, all coded tokens.
+struct DecodeWork {
+  DecodeWork(const PageDims& dims, Scratch* scratch)
+      : centres(scratch->Take<std::int32_t>(dims.elements())),
+        symbols(scratch->Take<std::uint8_t>(dims.elements())),
+        classes(scratch->Take<int>(std::size_t(dims.channels))),
+        tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))) {}
+  std::int32_t* centres;
+  std::uint8_t* symbols;
+  int* classes;
+  const LynxTable** tables;
+};
+
+// Everything but the symbols and the residuals: fixed fields, steps, sinks.
+void PutClasses(const EncodeWork& work, int channels, std::byte* fixed, Appender* out) {
+  int least = kLynxClasses;
+  for (int c = 0; c < channels; ++c) least = std::min(least, work.channels[c].channel_class);
+  const auto code = [&](int c) { return std::uint32_t(work.channels[c].channel_class - least); };
+  const int order = BestOrder(channels, code);
+  fixed[1] = std::byte(least);
+  fixed[2] |= std::byte(order);
+  BitWriter bits(out->rest());
+  for (int c = 0; c < channels; ++c) bits.PutGolomb(code(c), order);
+  bits.Finish();
+  if (bits.ok()) {
+    out->Skip(bits.bytes());
+  } else {
+    out->Fail();
+  }
+}
+
+// Means and open bits, then the symbols; the first open bytes travel in the coder's states.
+void PutSymbols(const EncodeWork& work, int tokens, int channels, std::size_t open_bytes, std::byte* fixed,
+                Appender* out) {
+  const auto mean_code = [&](int c) { return ZigZag(work.channels[c].mean); };
+  const int order = BestOrder(channels, mean_code);
+  fixed[2] |= std::byte(order << 4);
+  const std::size_t lanes = std::size_t(RansLanesOf(channels));
+  std::memset(work.open, 0, 2 * lanes);
+  BitWriter bits(std::span(work.open, open_bytes));
+  for (int c = 0; c < channels; ++c) {
+    const int shift = LynxShift(work.channels[c].channel_class);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.channels[c].channel_class)];
+    bits.PutGolomb(mean_code(c), order);
+    for (int token = 0; token < tokens; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      const std::int32_t level = work.nested[at] >> kLynxResidualBits;
+      work.symbols[at] = LynxSymbolOf(level, shift);
+      LynxPutOpenBits(level, shift, &bits);
+    }
+  }
+  bits.Finish();
+  if (!bits.ok()) {
+    out->Fail();
+    return;
+  }
+  std::array<std::uint16_t, kRansLanes> carried{};
+  for (std::size_t lane = 0; lane < lanes; ++lane) carried[lane] = LoadLittle<std::uint16_t>(work.open + 2 * lane);
+  RansStates states;
+  std::uint16_t* end = work.words + std::size_t(tokens) * std::size_t(channels);
+  const std::uint16_t* word =
+      RansEncode({tokens, channels, work.tables}, work.symbols, std::span(carried).first(lanes), end, &states);
+  if (std::byte* to = out->Take(4 * lanes)) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(states[lane], to + 4 * lane);
+  }
+  if (std::byte* to = out->Take(2 * std::size_t(end - word))) {
+    for (; word != end; ++word, to += 2) StoreLittle(*word, to);
+  }
+  if (bits.bytes() <= 2 * lanes) return;
+  if (std::byte* to = out->Take(bits.bytes() - 2 * lanes)) {
+    std::memcpy(to, work.open + 2 * lanes, bits.bytes() - 2 * lanes);
+  }
+}
+
+// Bits per value that are left for symbols once everything else of a page is paid: header, fixed fields, half a word
+// that each lane wastes on average, and about 12 bits per channel for its class, its mean, and the distance of its
+// values from the table's density (measured on the caches of docs/codec.md §3.6).
+double SymbolBits(double anchor_bits, int tokens, int channels) {
+  const double fixed = 8.0 * (kPageStreamHeaderBytes + kFixedBytes + 2) + 8.0 * RansLanesOf(channels);
+  const double overhead = fixed / (double(tokens) * channels) + 12.0 / tokens;
+  return std::max(anchor_bits - overhead, anchor_bits / 2);
+}
+
+}  // namespace
+
+LynxCodec::LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec)
+    : PageCodec(Info(spec, parameters.streams), CodecId::kLynx, shape), parameters_(parameters) {
+  std::vector<const RopeShape*> known;
+  for (const LayerShape& layer : shape.layers) {
+    const bool rotated = parameters.unrope && layer.rope.pairing != RopePairing::kNone;
+    const auto same =
+        std::find_if(known.begin(), known.end(), [&](const RopeShape* rope) { return *rope == layer.rope; });
+    rope_of_layer_.push_back(rotated ? int(same - known.begin()) : -1);
+    if (!rotated || same != known.end()) continue;
+    known.push_back(&layer.rope);
+    ropes_.emplace_back(layer.rope, kPageTokens);
+  }
+}
+
+const RopeTable* LynxCodec::RopeOf(const PageAddress& address) const {
+  const int rope = rope_of_layer_[std::size_t(address.layer)];
+  return address.kind == KvKind::kKey && rope >= 0 ? &ropes_[std::size_t(rope)] : nullptr;
+}
+
+int LynxCodec::StreamBits() const { return kLynxResidualBits / (parameters_.streams - 1); }
+
+std::size_t LynxCodec::PayloadBytes(const PageDims& dims, int stream) const {
+  if (stream > 0) return RowBytes(dims.tokens, dims.channels, StreamBits());
+  return kMostBytes * dims.elements();
+}
+
+std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) const {
+  if (stream > 0) return PayloadBytes(dims, stream);
+  const auto bytes = std::size_t(parameters_.anchor_bits * double(dims.elements()) / 8);
+  return bytes > kPageStreamHeaderBytes ? bytes - kPageStreamHeaderBytes : bytes;
+}
+
+std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeWork::Bytes(dims); }
+
+bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                             std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  Parts parts;
+  parts.sinks = SinksOf(dims);
+  parts.coded = dims.tokens - parts.sinks;
+  if (parts.coded == 0) return false;
+  if (dims.tokens_after >= 0) parts.recent = std::clamp(parameters_.recent - dims.tokens_after, 0, parts.coded);
+
+  // Rows as they were before RoPE, steps, cells, n.
+  const EncodeWork work(dims, &scratch);
+  const std::size_t elements = std::size_t(parts.coded) * std::size_t(channels);
+  const std::size_t most_bytes = kMostBytes * dims.elements();
+  Appender out(std::span(payloads[0], most_bytes));
+  std::byte* fixed = out.Take(FixedBytes(dims));
+  if (fixed == nullptr) return false;
+  std::copy_n(values + std::size_t(parts.sinks) * std::size_t(channels), elements, work.rows);
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    for (int token = 0; token < parts.coded; ++token) {
+      for (int head = 0; head < heads; ++head) {
+        rope->Unrotate(
+            work.rows + std::size_t(token) * std::size_t(channels) + std::size_t(head) * std::size_t(head_dim),
+            parts.sinks + token);
+      }
+    }
+  }
+  const HeadRows rows{parts.coded, head_dim, std::size_t(channels)};
+  const double bits = SymbolBits(parameters_.anchor_bits, parts.coded, channels);
+  for (int head = 0; head < heads; ++head) {
+    const std::size_t first = std::size_t(head) * std::size_t(head_dim);
+    const int step = LynxStepOf(work.rows + first, rows, bits);
+    StoreLittle(std::int16_t(step), fixed + kFixedBytes + 2 * head);
+    LynxCells(work.rows + first, rows, step, work.nested + first);
+  }
+  for (int c = 0; c < channels; ++c) {
+    work.channels[c] = LynxChannelOf(work.nested + c, parts.coded, std::size_t(channels));
+    for (int token = 0; token < parts.coded; ++token) {
+      std::int32_t& cell = work.nested[std::size_t(token) * std::size_t(channels) + std::size_t(c)];
+      cell = LynxNested(cell, work.channels[c].mean);
+    }
+  }
+
+  fixed[0] = std::byte(parts.recent);
+  if (std::byte* to = out.Take(SinkBytes(dims, parts.sinks))) {
+    for (std::size_t i = 0; i < std::size_t(parts.sinks) * std::size_t(channels); ++i) {
+      StoreElement(values[i], dims.element_type, to + i * std::size_t(ElementBytes(dims.element_type)));
+    }
+  }
+  std::byte* recent = out.Take(RowBytes(parts.recent, channels, kLynxResidualBits));
+  PutClasses(work, channels, fixed, &out);
+  PutSymbols(work, parts.coded, channels, EncodeWork::OpenBytes(dims), fixed, &out);
+  std::size_t total = out.size();
+  for (int stream = 1; stream < parameters_.streams; ++stream) {
+    payload_bytes[std::size_t(stream)] = RowBytes(parts.plain(), channels, StreamBits());
+    total += payload_bytes[std::size_t(stream)];
+  }
+  if (!out.ok() || total >= most_bytes) return false;
+  payload_bytes[0] = out.size();
+
+  const int width = StreamBits();
+  for (int stream = 1; stream < parameters_.streams; ++stream) {
+    std::memset(payloads[std::size_t(stream)], 0, payload_bytes[std::size_t(stream)]);
+  }
+  for (int token = 0; token < parts.coded; ++token) {
+    for (int c = 0; c < channels; ++c) {
+      const int residual = work.nested[std::size_t(token) * std::size_t(channels) + std::size_t(c)] & 15;
+      if (token >= parts.plain()) {
+        PutRow(recent, channels, kLynxResidualBits, token - parts.plain(), c, residual);
+        continue;
+      }
+      for (int stream = 1; stream < parameters_.streams; ++stream) {
+        PutRow(payloads[std::size_t(stream)], channels, width, token, c,
+               residual >> (kLynxResidualBits - stream * width) & ((1 << width) - 1));
+      }
+    }
+  }
+  return true;
+}
+
+Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
+  const Status damaged = Corrupt("page stream payload does not fit the page's shape");
+  const int channels = dims.channels;
+  ByteReader reader(payloads[0]);
+  Parts parts;
+  parts.sinks = SinksOf(dims);
+  parts.coded = dims.tokens - parts.sinks;
+  parts.recent = reader.Get<std::uint8_t>();
+  const int least_class = reader.Get<std::uint8_t>();
+  const int orders = reader.Get<std::uint8_t>();
+  reader.Get<std::uint8_t>();
+  for (int head = 0; head < dims.address.head_count; ++head) {
+    const int step = reader.Get<std::int16_t>();
+    if (step < kLynxLeastStep || step > kLynxGreatestStep) return Corrupt("page stream has an impossible step");
+  }
+  reader.GetBytes(SinkBytes(dims, parts.sinks));
+  if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return damaged;
+  const std::byte* recent = reader.GetBytes(RowBytes(parts.recent, channels, kLynxResidualBits)).data();
+  for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+    if (payloads[stream].size() != RowBytes(parts.plain(), channels, StreamBits())) return damaged;
+  }
+
+  const DecodeWork work(dims, &scratch);
+  const std::span<const std::byte> rest = reader.GetBytes(reader.left());
+  if (!reader.ok()) return damaged;
+  BitReader class_bits(rest);
+  for (int c = 0; c < channels; ++c) {
+    const std::uint32_t above = class_bits.GetGolomb(orders & 15);
+    if (!class_bits.ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) {
+      return damaged;
+    }
+    work.classes[c] = least_class + int(above);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  }
+  ByteReader coded(rest.subspan(class_bits.bytes()));
+  const std::size_t lanes = std::size_t(RansLanesOf(channels));
+  RansStates states{};
+  for (std::size_t lane = 0; lane < lanes; ++lane) states[lane] = coded.Get<std::uint32_t>();
+  if (!coded.ok()) return damaged;
+  const std::span<const std::byte> words = coded.GetBytes(coded.left());
+  std::array<std::uint16_t, kRansLanes> carried{};
+  std::size_t used = 0;
+  LYNX_RETURN_IF_ERROR(RansDecode({parts.coded, channels, work.tables}, states, words, work.symbols, carried, &used));
+
+  std::array<std::byte, 2 * kRansLanes> carried_bytes;
+  for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(carried[lane], carried_bytes.data() + 2 * lane);
+  const std::span<const std::byte> carried_open = std::span(carried_bytes).first(2 * lanes);
+  BitReader open(carried_open, words.subspan(2 * used));
+  const int known = StreamBits() * int(payloads.size() - 1);
+  for (int c = 0; c < channels; ++c) {
+    const std::int32_t mean = UnZigZag(open.GetGolomb(orders >> 4));
+    if (mean > kLynxGreatestLevel || mean < -kLynxGreatestLevel) return damaged;
+    for (int token = 0; token < parts.coded; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      const std::int64_t level = LynxLevelOf(work.symbols[at], LynxShift(work.classes[c]), &open);
+      if (level > kLynxGreatestLevel || level < -kLynxGreatestLevel) return damaged;
+      auto prefix = std::int32_t(level);
+      if (token >= parts.plain()) {
+        prefix = prefix * 16 + GetRow(recent, channels, kLynxResidualBits, token - parts.plain(), c);
+        work.centres[at] = LynxCentre(prefix, kLynxResidualBits, mean);
+        continue;
+      }
+      for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+        prefix = prefix * (1 << StreamBits()) + GetRow(payloads[stream].data(), channels, StreamBits(), token, c);
+      }
+      work.centres[at] = LynxCentre(prefix, known, mean);
+    }
+  }
+  if (!open.ok() || std::max(open.bytes(), 2 * lanes) != 2 * lanes + words.size() - 2 * used) return damaged;
+  return Ok();
+}
+
+void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const int sinks = SinksOf(dims);
+  const DecodeWork work(dims, &scratch);
+  const RopeTable* rope = RopeOf(dims.address);
+  const std::byte* steps = payloads[0].data() + kFixedBytes;
+  const std::byte* sink_elements = payloads[0].data() + FixedBytes(dims);
+  const std::size_t element_bytes = std::size_t(ElementBytes(dims.element_type));
+  for (int in_chunk = 0; in_chunk < dims.ChunkTokens(chunk); ++in_chunk) {
+    const int token = chunk * kChunkTokens + in_chunk;
+    float* row = rows + std::size_t(in_chunk) * std::size_t(channels);
+    if (token < sinks) {
+      const std::byte* from = sink_elements + std::size_t(token) * std::size_t(channels) * element_bytes;
+      for (int c = 0; c < channels; ++c) row[c] = LoadElement(from + std::size_t(c) * element_bytes, dims.element_type);
+      continue;
+    }
+    const std::int32_t* centres = work.centres + std::size_t(token - sinks) * std::size_t(channels);
+    for (int head = 0; head < heads; ++head) {
+      const float unit = EighthOctave(LoadLittle<std::int16_t>(steps + 2 * head) - 40);  // step / 32
+      float* head_row = row + head * head_dim;
+      for (int c = 0; c < head_dim; ++c) head_row[c] = float(centres[head * head_dim + c]) * unit;
+      if (rope != nullptr) rope->Rotate(head_row, token);
+    }
+  }
+}
+
+}  // namespace lynx

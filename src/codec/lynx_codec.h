@@ -1,0 +1,45 @@
+// `lynx`: uniform steps, one per head and page, chosen for a rate; levels entropy-coded against one static table set;
+// K turned back from RoPE, the first tokens of the sequence exact, the residual of the prompt's last tokens beside the
+// anchor. docs/codec.md §3.5.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codec/page_codec.h"
+#include "codec/rope_table.h"
+
+namespace lynx {
+
+struct LynxParameters {
+  double anchor_bits = 2.25;  // per element of stream 0, everything counted but sinks and recent tokens
+  int streams = 2;
+  bool unrope = true;
+  int recent = 64;  // tokens at the end of the prompt whose residual travels in stream 0
+};
+
+class LynxCodec : public PageCodec {
+ public:
+  // The rope of every layer has passed CheckRope.
+  LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec);
+
+ protected:
+  bool PayloadsVary() const override { return true; }
+  std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
+  std::size_t ExpectedPayloadBytes(const PageDims& dims, int stream) const override;
+  std::size_t WorkBytes(const PageDims& dims) const override;
+  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                    std::span<std::size_t> payload_bytes, Scratch scratch) const override;
+  Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
+  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
+
+ private:
+  const RopeTable* RopeOf(const PageAddress& address) const;
+  int StreamBits() const;
+
+  LynxParameters parameters_;
+  std::vector<RopeTable> ropes_;
+  std::vector<int> rope_of_layer_;  // -1: none
+};
+
+}  // namespace lynx

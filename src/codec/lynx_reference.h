@@ -1,0 +1,58 @@
+// The definition of the `lynx` codec's arithmetic, docs/codec.md §3.5: plain, element by element.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codec/bit_io.h"
+#include "codec/lynx_tables.h"
+
+namespace lynx {
+
+inline constexpr int kLynxResidualBits = 4;  // r
+inline constexpr int kLynxSinks = 4;         // positions of the sequence that travel exactly
+// Steps are 2^(index / 8); the least is chosen so that no arithmetic on it meets denormals.
+inline constexpr int kLynxLeastStep = -800, kLynxGreatestStep = 255;
+// Levels and means that a decoder accepts; an encoder stays below 2^20 and 2^22.
+inline constexpr std::int32_t kLynxGreatestLevel = 1 << 24;
+
+// Rows [token][channel] of one head inside wider rows.
+struct HeadRows {
+  int tokens = 0;
+  int head_dim = 0;
+  std::size_t stride = 0;
+};
+
+// The step whose rate is nearest to `bits` per value, by the static tables (reverse water-filling over the channels).
+int LynxStepOf(const float* values, const HeadRows& head, double bits);
+
+// Fine cells floor(16 x / step).
+void LynxCells(const float* values, const HeadRows& head, int step, std::int32_t* cells);
+
+// Mean of a channel's cells on the grid of step / 4, nearest, and its class: mean magnitude around that.
+struct LynxChannel {
+  std::int32_t mean = 0;
+  int channel_class = 0;
+};
+LynxChannel LynxChannelOf(const std::int32_t* cells, int tokens, std::size_t stride);
+
+// n = floor(16 e + 8) with e = (x - mean) / step; the anchor level is n >> 4.
+inline std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
+
+// A level and its symbol in a channel of this class; what the symbol leaves open goes to or comes from `bits`.
+inline std::uint8_t LynxSymbolOf(std::int32_t level, int shift) {
+  const std::int32_t high = (level + ((1 << shift) >> 1)) >> shift;
+  const std::int32_t bounded = high < -kLynxOutermost ? -kLynxOutermost : high > kLynxOutermost ? kLynxOutermost : high;
+  return std::uint8_t(bounded + kLynxOutermost);
+}
+void LynxPutOpenBits(std::int32_t level, int shift, BitWriter* bits);
+// May give any number when bits run out or are hostile; the caller compares with kLynxGreatestLevel.
+std::int64_t LynxLevelOf(std::uint8_t symbol, int shift, BitReader* bits);
+
+// The centre of what `known` of the 4 residual bits leave open, in 32nds of a step, the mean included.
+inline std::int32_t LynxCentre(std::int32_t prefix, int known, std::int32_t mean) {
+  return ((2 * prefix + 1) << (kLynxResidualBits - known)) - (1 << kLynxResidualBits) + 8 * mean;
+}
+
+}  // namespace lynx

@@ -1,0 +1,52 @@
+// The one static table set of the `lynx` codec: how probable each symbol is in a channel of a given spread. Generated
+// from a density by IEEE basic operations alone: the same on every machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lynx {
+
+inline constexpr int kLynxSymbols = 17;  // -8 … 8 as 0 … 16; the outer two mean "8 or more" and have open bits
+inline constexpr int kLynxOutermost = 8;
+inline constexpr int kLynxProbabilityBits = 12;
+
+// A channel's class tells its mean magnitude in steps, 2^((class - 16) / 4). From class 16 on, all `Shift` octaves
+// above it share four tables: the low bits of a level are open.
+inline constexpr int kLynxUnitClass = 16;
+inline constexpr int kLynxTables = kLynxUnitClass + 4;
+inline constexpr int kLynxClasses = kLynxUnitClass + 4 * 20;
+inline int LynxShift(int channel_class) {
+  return channel_class < kLynxUnitClass ? 0 : (channel_class - kLynxUnitClass) / 4;
+}
+inline int LynxTableOf(int channel_class) { return channel_class - 4 * LynxShift(channel_class); }
+
+// 2^(eighths / 8) in single precision; eighths in [-1008, 1023].
+float EighthOctave(int eighths);
+// The nearest 8 log2(value), at least -800; value >= 0.
+int EighthOctavesOf(float value);
+
+struct LynxTable {
+  std::array<std::uint16_t, kLynxSymbols + 1> cumulative;  // of 2^12; every symbol has at least one
+  std::array<std::uint8_t, 1 << kLynxProbabilityBits> symbol;
+  int Frequency(int each) const { return cumulative[std::size_t(each) + 1] - cumulative[std::size_t(each)]; }
+};
+
+class LynxTables {
+ public:
+  static const LynxTables& Get();
+  const LynxTable& operator[](int table) const { return tables_[std::size_t(table)]; }
+
+  // The class of a channel with `tokens` values whose magnitudes, in 32nds of a step, sum up to `sum`.
+  int ClassOf(std::int64_t sum, int tokens) const;
+  // Bits per value in a channel whose mean magnitude is 2^(eighths / 8) steps.
+  double Bits(int eighths) const;
+
+ private:
+  static constexpr int kLeastEighths = -48, kGreatestEighths = 40;
+  LynxTables();
+  std::array<LynxTable, kLynxTables> tables_;
+  std::array<double, kGreatestEighths - kLeastEighths + 1> bits_;
+};
+
+}  // namespace lynx

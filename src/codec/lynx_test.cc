@@ -1,0 +1,415 @@
+// What is particular to `lynx`: sinks, recent tokens, RoPE, rate, nesting, and bytes that nobody wrote.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "codec/distortion.h"
+#include "codec/lynx_tables.h"
+#include "codec/page_codec.h"
+#include "codec/page_memory_test.h"
+#include "codec/page_stream.h"
+#include "codec/rope_table.h"
+
+namespace lynx::testing {
+namespace {
+
+constexpr int kDim = 64;
+
+bool IsExact(const Streams& streams) { return (streams[0][6] & std::byte{1}) != std::byte{0}; }
+
+struct Page {
+  PageAddress address{0, KvKind::kValue, 0, 1, 512, 256};
+  int head_dim = kDim;
+  ElementType type = ElementType::kF32;
+  RopeShape rope;
+  std::vector<float> values;
+  int tokens_after = -1;
+
+  CacheShape Shape() const {
+    CacheShape shape = ShapeFor(address.head_count, head_dim, type);
+    for (LayerShape& layer : shape.layers) layer.rope = rope;
+    return shape;
+  }
+  std::size_t size() const { return std::size_t(address.token_count * address.head_count * head_dim); }
+};
+
+Page NormalPage(std::uint64_t seed, int tokens = 256, int head_dim = kDim) {
+  Page page;
+  page.address.token_count = tokens;
+  page.head_dim = head_dim;
+  Random random(seed);
+  page.values.resize(page.size());
+  for (float& value : page.values) value = Normal(random);
+  return page;
+}
+
+Streams Encode(const std::string& spec, const Page& page) {
+  PageMemory source(page.address, page.head_dim, page.type);
+  source.Fill(page.values);
+  PageView view = source.view();
+  view.tokens_after = page.tokens_after;
+  return EncodePage(*MustMake(spec, page.Shape()), view).value();
+}
+
+std::vector<float> Decode(const std::string& spec, const Page& page, const Streams& streams, std::size_t count) {
+  PageMemory target(page.address, page.head_dim, ElementType::kF32);
+  const Status status = DecodePage(*MustMake(spec, page.Shape()), streams, count, target.span());
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return target.Values();
+}
+
+double Nmse(const std::vector<float>& values, const std::vector<float>& other, int channels, int first_token,
+            int end_token) {
+  double error = 0, energy = 0;
+  for (int i = first_token * channels; i < end_token * channels; ++i) {
+    error += std::pow(double(values[std::size_t(i)]) - other[std::size_t(i)], 2);
+    energy += std::pow(double(values[std::size_t(i)]), 2);
+  }
+  return error / energy;
+}
+
+double Bits(const Page& page, const std::vector<std::byte>& stream) {
+  return 8.0 * double(stream.size()) / double(page.size());
+}
+
+float StepOf(const Streams& streams) {
+  return EighthOctave(LoadLittle<std::int16_t>(streams[0].data() + kPageStreamHeaderBytes + 4));
+}
+
+TEST(Lynx, ErrorsAreHalfACell) {
+  for (Input input : kInputs) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      Page page;
+      page.address.token_count = 200;
+      page.values = PaintValues(input, 200, kDim, seed);
+      const Streams streams = Encode("lynx:streams=3", page);
+      ASSERT_FALSE(IsExact(streams));
+      const float step = StepOf(streams);
+      for (std::size_t count = 1; count <= 3; ++count) {
+        const auto decoded = Decode("lynx:streams=3", page, streams, count);
+        const float bound = step / (count == 1 ? 2.0f : count == 2 ? 8.0f : 32.0f);
+        for (std::size_t i = 0; i < page.size(); ++i) {
+          ASSERT_LE(std::fabs(decoded[i] - page.values[i]), bound + 0x1p-22f * std::fabs(page.values[i]))
+              << "input " << int(input) << " seed " << seed << " streams " << count << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Lynx, WhatAllStreamsGiveDoesNotDependOnTheirNumber) {
+  Page page = NormalPage(3);
+  page.tokens_after = 200;
+  const Streams two = Encode("lynx:streams=2", page), three = Encode("lynx:streams=3", page);
+  EXPECT_EQ(Decode("lynx:streams=2", page, two, 2), Decode("lynx:streams=3", page, three, 3));
+  EXPECT_EQ(Decode("lynx:streams=2", page, two, 1), Decode("lynx:streams=3", page, three, 1));
+  EXPECT_EQ(two[1].size() - kPageStreamHeaderBytes, 2 * (three[1].size() - kPageStreamHeaderBytes));
+  EXPECT_EQ(three[1].size(), three[2].size());
+  const auto middle = Decode("lynx:streams=3", page, three, 2);
+  const double ratio = Nmse(page.values, Decode("lynx:streams=3", page, three, 1), kDim, 0, 256) /
+                       Nmse(page.values, middle, kDim, 0, 256);
+  EXPECT_GT(ratio, 12);  // two bits: 16
+  EXPECT_LT(ratio, 17);
+}
+
+TEST(Lynx, SinksAreExactAndInfluenceNothing) {
+  for (ElementType type : {ElementType::kBf16, ElementType::kF16, ElementType::kF32}) {
+    for (int first : {0, 2, 4}) {
+      Page page;
+      page.address = {0, KvKind::kKey, 0, 1, first, 100};
+      page.type = type;
+      page.values = PaintValues(Input::kNormal, 100, kDim, 4, type);
+      const int sinks = 4 - first;
+      Page other = page;
+      for (int i = 0; i < sinks * kDim; ++i) page.values[std::size_t(i)] *= 64.0f;
+      if (sinks > 0) page.values[0] = -0.0f;
+      const Streams streams = Encode("lynx", page), quieter = Encode("lynx", other);
+      ASSERT_FALSE(IsExact(streams));
+      EXPECT_EQ(streams[1].size() - kPageStreamHeaderBytes, std::size_t(100 - sinks) / 2 * kDim);
+      EXPECT_EQ(streams[0].size(), quieter[0].size());
+      for (std::size_t count : {1, 2}) {
+        PageMemory source(page.address, kDim, type), target(page.address, kDim, type);
+        source.Fill(page.values);
+        ASSERT_TRUE(DecodePage(*MustMake("lynx", page.Shape()), streams, count, target.span()).ok());
+        const std::size_t bytes = std::size_t(sinks * kDim * ElementBytes(type));
+        const auto expected = source.Bits(), actual = target.Bits();
+        EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + std::ptrdiff_t(bytes), actual.begin()));
+        const auto loud = Decode("lynx", page, streams, count), quiet = Decode("lynx", other, quieter, count);
+        EXPECT_TRUE(std::equal(loud.begin() + sinks * kDim, loud.end(), quiet.begin() + sinks * kDim));
+      }
+    }
+  }
+}
+
+TEST(Lynx, RecentTokensAreCompleteInStreamZero) {
+  for (const auto& [recent, after, expected] :
+       {std::tuple{64, 0, 64}, {64, 40, 24}, {64, 64, 0}, {64, -1, 0}, {0, 0, 0}, {255, 0, 100}, {3, 0, 3}}) {
+    Page page;
+    page.address.token_count = 100;
+    page.values = PaintValues(Input::kNormal, 100, kDim, 5);
+    const std::string spec = "lynx:recent=" + std::to_string(recent);
+    const Streams plain = Encode(spec, page);
+    page.tokens_after = after;
+    const Streams streams = Encode(spec, page);
+    const auto anchor = Decode(spec, page, streams, 1), full = Decode(spec, page, streams, 2);
+    EXPECT_EQ(full, Decode(spec, page, plain, 2));
+    const auto begin = std::ptrdiff_t(100 - expected) * kDim;
+    EXPECT_TRUE(std::equal(anchor.begin() + begin, anchor.end(), full.begin() + begin));
+    const auto old = Decode(spec, page, plain, 1);
+    EXPECT_TRUE(std::equal(anchor.begin(), anchor.begin() + begin, old.begin()));
+    EXPECT_EQ(streams[0].size() - plain[0].size(), std::size_t(expected + 1) / 2 * kDim);
+    EXPECT_EQ(streams[1].size() - kPageStreamHeaderBytes, std::size_t(100 - expected + 1) / 2 * kDim);
+  }
+}
+
+TEST(Lynx, RateIsWhatWasAskedFor) {
+  for (double anchor_bits : {1.2, 1.55, 2.25, 3.0, 4.5}) {
+    for (bool laplace : {false, true}) {
+      for (int head_dim : {64, 128}) {
+        Page page = NormalPage(6, 256, head_dim);
+        page.type = ElementType::kBf16;
+        Random random(7);
+        for (std::size_t i = 0; i < page.size(); ++i) {
+          const double unit = random.Unit() - 0.5;
+          if (laplace) page.values[i] = float(unit < 0 ? std::log(1 + 2 * unit) : -std::log(1 - 2 * unit));
+          page.values[i] *= 0.5f + float(i % std::size_t(head_dim)) / 32.0f;
+          page.values[i] += float(i % 7) - 3.0f;
+        }
+        const std::string spec = "lynx:anchor_bits=" + std::to_string(anchor_bits).substr(0, 4);
+        const Streams streams = Encode(spec, page);
+        EXPECT_NEAR(Bits(page, streams[0]) / anchor_bits, 1.0, 0.1) << spec << (laplace ? " laplace" : " normal");
+        const auto codec = MustMake(spec, page.Shape());
+        const double expected = double(codec->ExpectedBytes({KvKind::kValue, 1, head_dim, 256}, 0));
+        EXPECT_NEAR(double(streams[0].size()) / expected, 1.0, 0.1);
+      }
+    }
+  }
+}
+
+// K as RoPE leaves it: constant channels turn with the position and look like noise of their size until turned back.
+TEST(Lynx, RopeIsTakenOut) {
+  for (const auto& [pairing, offset, dims] : {std::tuple{RopePairing::kNorm, 0, 64},
+                                              {RopePairing::kNeox, 0, 64},
+                                              {RopePairing::kNorm, 0, 32},
+                                              {RopePairing::kNeox, 16, 32}}) {
+    Page page = NormalPage(8);
+    page.address.kind = KvKind::kKey;
+    page.rope = {pairing, offset, dims, {}};
+    for (int pair = 0; pair < dims / 2; ++pair) {
+      page.rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
+    }
+    const RopeTable table(page.rope, 256);
+    for (int token = 0; token < 256; ++token) {
+      float* row = page.values.data() + token * kDim;
+      for (int c = 0; c < kDim; ++c) row[c] = row[c] * 0.1f + float(c % 11) - 5.0f;
+      table.Rotate(row, token);
+    }
+    const auto with = Decode("lynx", page, Encode("lynx", page), 1);
+    const auto without = Decode("lynx:unrope=0", page, Encode("lynx:unrope=0", page), 1);
+    const double gain = Nmse(page.values, without, kDim, 0, 256) / Nmse(page.values, with, kDim, 0, 256);
+    EXPECT_GT(gain, dims == 64 ? 20 : 4) << int(pairing) << " " << offset << " " << dims;
+
+    Page value = page;  // V is not rotated
+    value.address.kind = KvKind::kValue;
+    EXPECT_EQ(Decode("lynx", value, Encode("lynx", value), 2),
+              Decode("lynx:unrope=0", value, Encode("lynx:unrope=0", value), 2));
+  }
+}
+
+TEST(Lynx, RotationIsWhatRopeDoes) {
+  const std::vector<float> radians = {1.0f, 0.25f, 0.01f};
+  for (RopePairing pairing : {RopePairing::kNorm, RopePairing::kNeox}) {
+    const RopeTable table({pairing, 1, 6, radians}, 256);
+    for (int token : {0, 1, 100, 255}) {
+      std::vector<float> head = {1, 2, 3, 4, 5, 6, 7, 8};
+      const std::vector<float> before = head;
+      table.Rotate(head.data(), token);
+      EXPECT_EQ(head[0], 1);
+      EXPECT_EQ(head[7], 8);
+      for (int pair = 0; pair < 3; ++pair) {
+        const int a = pairing == RopePairing::kNorm ? 1 + 2 * pair : 1 + pair;
+        const int b = pairing == RopePairing::kNorm ? a + 1 : a + 3;
+        const double angle = double(token) * double(radians[std::size_t(pair)]);
+        EXPECT_NEAR(head[std::size_t(a)],
+                    before[std::size_t(a)] * std::cos(angle) - before[std::size_t(b)] * std::sin(angle), 2e-6);
+        EXPECT_NEAR(head[std::size_t(b)],
+                    before[std::size_t(a)] * std::sin(angle) + before[std::size_t(b)] * std::cos(angle), 2e-6);
+      }
+      table.Unrotate(head.data(), token);
+      for (std::size_t c = 0; c < head.size(); ++c) EXPECT_NEAR(head[c], before[c], 2e-6);
+    }
+  }
+}
+
+TEST(Lynx, ShapesOfRopeThatDoNotFitAreRefused) {
+  const auto made = [](const RopeShape& rope) {
+    CacheShape shape = ShapeFor(1, 8);
+    shape.layers[1].rope = rope;
+    return MakeCodec("lynx", shape).status().code();
+  };
+  EXPECT_EQ(made({RopePairing::kNorm, 4, 4, {1.0f, 0.5f}}), ErrorCode::kOk);
+  EXPECT_EQ(made({RopePairing::kNorm, 6, 4, {1.0f, 0.5f}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNorm, -2, 4, {1.0f, 0.5f}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNorm, 0, 3, {1.0f}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNorm, 0, 0, {}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNeox, 0, 4, {1.0f}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNeox, 0, 4, {1.0f, NAN}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing::kNeox, 0, 4, {1.0f, 1e9f}}), ErrorCode::kInvalid);
+  EXPECT_EQ(made({RopePairing(7), 0, 4, {1.0f, 1.0f}}), ErrorCode::kInvalid);
+}
+
+TEST(Lynx, DeadChannelsTakeNothingFromTheOthers) {
+  Page page = NormalPage(9);
+  const double all = Nmse(page.values, Decode("lynx", page, Encode("lynx", page), 1), kDim, 0, 256);
+  for (std::size_t i = 0; i < page.size(); ++i) page.values[i] = i % 2 == 0 ? page.values[i] : 3.0f;
+  const Streams streams = Encode("lynx", page);
+  const auto decoded = Decode("lynx", page, streams, 1);
+  EXPECT_NEAR(Bits(page, streams[0]), 2.25, 0.25);
+  double error = 0, energy = 0;
+  for (std::size_t i = 0; i < page.size(); i += 2) {
+    error += std::pow(double(page.values[i]) - decoded[i], 2);
+    energy += std::pow(double(page.values[i]), 2);
+  }
+  EXPECT_LT(error / energy, all / 8);  // the bits of the dead ones: 2 more for each live one, NMSE / 16
+}
+
+TEST(Lynx, ConstantPagesComeBackInBf16) {
+  Page page;
+  page.type = ElementType::kBf16;
+  page.values = PaintValues(Input::kConstant, 256, kDim, 1, ElementType::kBf16);
+  const Streams streams = Encode("lynx", page);
+  PageMemory source(page.address, kDim, page.type), target(page.address, kDim, page.type);
+  source.Fill(page.values);
+  EXPECT_LT(Bits(page, streams[0]), 0.3);
+  for (std::size_t count : {1, 2}) {
+    ASSERT_TRUE(DecodePage(*MustMake("lynx", page.Shape()), streams, count, target.span()).ok());
+    // Within the 2^-16 of the page's greatest value that steps end at.
+    const auto decoded = target.Values();
+    for (std::size_t i = 0; i < page.size(); ++i) {
+      EXPECT_NEAR(decoded[i], page.values[i], 0x1p-8 * std::fabs(page.values[i]) + 0x1p-12);
+    }
+  }
+}
+
+TEST(Lynx, OneLoudTokenDoesNotDrownTheOthers) {
+  Page page = NormalPage(10);
+  const double before = Nmse(page.values, Decode("lynx", page, Encode("lynx", page), 1), kDim, 0, 100);
+  for (int c = 0; c < kDim; ++c) page.values[std::size_t(100 * kDim + c)] *= 100.0f;
+  const auto decoded = Decode("lynx", page, Encode("lynx", page), 1);
+  EXPECT_LT(Nmse(page.values, decoded, kDim, 0, 100), 8 * before);
+  EXPECT_LT(Nmse(page.values, decoded, kDim, 100, 101), 1e-4);
+}
+
+TEST(Lynx, PagesThatCodingDoesNotShortenTravelExactly) {
+  for (int tokens : {1, 2}) {
+    Page page = NormalPage(11, tokens, 8);
+    page.type = ElementType::kBf16;
+    EXPECT_TRUE(IsExact(Encode("lynx", page)));
+  }
+  Page sinks = NormalPage(12, 3);
+  sinks.address.first_token = 0;
+  EXPECT_TRUE(IsExact(Encode("lynx", sinks)));
+  EXPECT_FALSE(IsExact(Encode("lynx", NormalPage(13, 20))));
+}
+
+// Several heads in one page: each has its own step.
+TEST(Lynx, HeadsOfOnePageHaveTheirOwnSteps) {
+  Page page;
+  page.address.head_count = 2;
+  page.values.resize(page.size());
+  Random random(14);
+  for (std::size_t i = 0; i < page.size(); ++i) page.values[i] = Normal(random) * (i / kDim % 2 == 0 ? 1.0f : 1000.0f);
+  const auto decoded = Decode("lynx", page, Encode("lynx", page), 1);
+  double error = 0;
+  for (std::size_t i = 0; i < page.size(); ++i) {
+    if (i / kDim % 2 == 0) error += std::pow(double(decoded[i]) - page.values[i], 2);
+  }
+  EXPECT_LT(error / (256 * kDim), 0.1);
+}
+
+// Anything behind a valid checksum is refused, or decodes to finite numbers.
+class HostileLynx : public ::testing::Test {
+ protected:
+  HostileLynx() {
+    page_ = NormalPage(15, 60, 40);
+    page_.address = {0, KvKind::kKey, 0, 1, 2, 60};
+    page_.rope = {RopePairing::kNeox, 0, 4, {1.0f, 0.1f}};
+    page_.tokens_after = 50;
+    for (std::size_t i = 0; i < page_.size(); i += 97) page_.values[i] *= 50.0f;  // open bits
+    for (std::size_t i = 3; i < page_.size(); i += 40) page_.values[i] *= 100.0f;
+    streams_ = Encode("lynx", page_);
+    EXPECT_FALSE(IsExact(streams_));
+  }
+  static void Reseal(std::vector<std::byte>* stream) {
+    StoreLittle(std::uint32_t(stream->size() - kPageStreamHeaderBytes), stream->data() + 24);
+    const std::span<const std::byte> bytes(*stream);
+    StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
+  }
+  // Decodes both streams; true when they were accepted.
+  bool Accepts(Streams streams) {
+    Reseal(&streams[0]);
+    StoreLittle(LoadLittle<std::uint32_t>(streams[0].data() + 32), streams[1].data() + 28);
+    Reseal(&streams[1]);
+    for (auto& stream : streams) stream.shrink_to_fit();
+    PageMemory target(page_.address, page_.head_dim, ElementType::kF32);
+    const auto before = target.bytes();
+    const Status status = DecodePage(*MustMake("lynx", page_.Shape()), streams, 2, target.span());
+    if (status.ok()) {
+      for (float value : target.Values()) EXPECT_TRUE(std::isfinite(value));
+      return true;
+    }
+    EXPECT_EQ(status.code(), ErrorCode::kCorrupt) << status.ToString();
+    EXPECT_EQ(target.bytes(), before);
+    return false;
+  }
+  Page page_;
+  Streams streams_;
+};
+
+TEST_F(HostileLynx, UndamagedIsAccepted) { EXPECT_TRUE(Accepts(streams_)); }
+
+TEST_F(HostileLynx, OtherLengthsAreRefused) {
+  for (std::size_t stream : {0, 1}) {
+    for (std::size_t size = kPageStreamHeaderBytes; size < streams_[stream].size(); ++size) {
+      Streams damaged = streams_;
+      damaged[stream].resize(size);
+      EXPECT_FALSE(Accepts(damaged)) << stream << " " << size;
+    }
+    Streams damaged = streams_;
+    damaged[stream].push_back(std::byte{0});
+    EXPECT_FALSE(Accepts(damaged));
+  }
+}
+
+TEST_F(HostileLynx, RandomDamage) {
+  Random random(16);
+  int accepted = 0;
+  for (int round = 0; round < 3000; ++round) {
+    Streams damaged = streams_;
+    const std::size_t bytes = damaged[0].size() - kPageStreamHeaderBytes;
+    // Often near the beginning, where the fields are.
+    const std::size_t reach = random.Below(2) == 0 ? 16 : bytes;
+    for (std::uint64_t i = 0; i < 1 + random.Below(4); ++i) {
+      damaged[0][kPageStreamHeaderBytes + random.Below(reach)] = std::byte(random.Next());
+    }
+    if (random.Below(4) == 0) damaged[0].resize(kPageStreamHeaderBytes + random.Below(bytes));
+    accepted += Accepts(damaged) ? 1 : 0;
+  }
+  EXPECT_GT(accepted, 10);
+  EXPECT_LT(accepted, 2000);
+}
+
+TEST_F(HostileLynx, NoiseIsRefused) {
+  Random random(17);
+  for (int round = 0; round < 1000; ++round) {
+    Streams damaged = streams_;
+    for (std::size_t i = kPageStreamHeaderBytes; i < damaged[0].size(); ++i) damaged[0][i] = std::byte(random.Next());
+    damaged[0][kPageStreamHeaderBytes + 5] = std::byte{0};  // a possible step
+    Accepts(damaged);
+  }
+}
+
+}  // namespace
+}  // namespace lynx::testing

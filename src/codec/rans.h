@@ -1,0 +1,41 @@
+// Interleaved range ANS (Duda, arXiv 1311.2540; interleaving: Giesen, arXiv 1402.3392) over pages of symbols: 32-bit
+// states, renormalised by 16-bit words, 12-bit probabilities.
+//
+// Channels come in blocks of 32; lane l of a block is its channel l, so a lane's table stays the same for all tokens.
+// Decoding goes block by block, token by token, lane by lane; a lane whose state falls below 2^16 takes the next word.
+// Lanes of a narrow last block that have no channel rest. Every lane starts, seen from the encoder, with 16 bits of
+// other data below its leading one; the decoder gets them back in the end.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codec/lynx_tables.h"
+#include "lynx/result.h"
+
+namespace lynx {
+
+inline constexpr int kRansLanes = 32;
+inline int RansLanesOf(int channels) { return channels < kRansLanes ? channels : kRansLanes; }
+
+struct RansPage {
+  int tokens = 0;
+  int channels = 0;
+  const LynxTable* const* tables = nullptr;  // one per channel
+};
+
+using RansStates = std::array<std::uint32_t, kRansLanes>;
+
+// Symbols [token][channel], each below kLynxSymbols. `carried` holds 16 bits per lane. Words (one per symbol at most)
+// are written so that they end at words_end; returns their first one. *states is what the decoder starts with.
+std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
+                          std::uint16_t* words_end, RansStates* states);
+
+// The inverse: the words lie little-endian in `words`; *used tells how many were taken. kCorrupt when a state is
+// impossible or words run out. Whatever the input, every symbol written is below kLynxSymbols.
+Status RansDecode(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
+                  std::span<std::uint16_t> carried, std::size_t* used);
+
+}  // namespace lynx

@@ -1,0 +1,74 @@
+#include "base/bytes.h"
+#include "codec/rans.h"
+
+namespace lynx {
+namespace {
+
+constexpr std::uint32_t kLeastState = 1u << 16;
+constexpr std::uint32_t kSlotMask = (1u << kLynxProbabilityBits) - 1u;
+
+int LanesOfBlock(const RansPage& page, int first) {
+  return page.channels - first < kRansLanes ? page.channels - first : kRansLanes;
+}
+
+}  // namespace
+
+std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
+                          std::uint16_t* words_end, RansStates* states) {
+  states->fill(kLeastState);
+  for (std::size_t lane = 0; lane < carried.size(); ++lane) (*states)[lane] |= carried[lane];
+  // Last in, first out: everything runs backwards.
+  std::uint16_t* word = words_end;
+  for (int first = (page.channels - 1) / kRansLanes * kRansLanes; first >= 0; first -= kRansLanes) {
+    for (int token = page.tokens - 1; token >= 0; --token) {
+      const std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
+      for (int lane = LanesOfBlock(page, first) - 1; lane >= 0; --lane) {
+        const LynxTable& table = *page.tables[first + lane];
+        const auto frequency = std::uint32_t(table.Frequency(row[lane]));
+        std::uint32_t& state = (*states)[std::size_t(lane)];
+        if (state >= frequency << (32 - kLynxProbabilityBits)) {
+          *--word = std::uint16_t(state);
+          state >>= 16;
+        }
+        state = (state / frequency << kLynxProbabilityBits) + state % frequency + table.cumulative[row[lane]];
+      }
+    }
+  }
+  return word;
+}
+
+Status RansDecode(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
+                  std::span<std::uint16_t> carried, std::size_t* used) {
+  const std::size_t lanes = std::size_t(RansLanesOf(page.channels));
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    if (states[lane] < kLeastState) return Corrupt("page stream has an impossible coder state");
+  }
+  std::size_t at = 0;
+  for (int first = 0; first < page.channels; first += kRansLanes) {
+    for (int token = 0; token < page.tokens; ++token) {
+      std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
+      for (int lane = 0; lane < LanesOfBlock(page, first); ++lane) {
+        const LynxTable& table = *page.tables[first + lane];
+        std::uint32_t& state = states[std::size_t(lane)];
+        const std::uint32_t slot = state & kSlotMask;
+        const std::uint8_t symbol = table.symbol[slot];
+        row[lane] = symbol;
+        state =
+            std::uint32_t(table.Frequency(symbol)) * (state >> kLynxProbabilityBits) + slot - table.cumulative[symbol];
+        if (state < kLeastState) {
+          if (words.size() - at < 2) return Corrupt("page stream ends within its symbols");
+          state = state << 16 | LoadLittle<std::uint16_t>(words.data() + at);
+          at += 2;
+        }
+      }
+    }
+  }
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    if (states[lane] >> 16 != 1) return Corrupt("page stream does not end where its coder began");
+    carried[lane] = std::uint16_t(states[lane]);
+  }
+  *used = at / 2;
+  return Ok();
+}
+
+}  // namespace lynx

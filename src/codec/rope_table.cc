@@ -1,0 +1,74 @@
+#include "codec/rope_table.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/portable_math.h"
+
+namespace lynx {
+namespace {
+
+constexpr float kMaxRadians = 4096.0f;  // times 256 tokens: the range of PortableSinCos
+
+}  // namespace
+
+Status CheckRope(const RopeShape& rope, int head_dim) {
+  if (rope.pairing == RopePairing::kNone) return Ok();
+  if (rope.pairing != RopePairing::kNorm && rope.pairing != RopePairing::kNeox) return Invalid("RoPE: unknown pairing");
+  if (rope.dims <= 0 || rope.dims % 2 != 0 || rope.offset < 0 || rope.dims > head_dim ||
+      rope.offset > head_dim - rope.dims) {
+    return Invalid("RoPE: " + std::to_string(rope.dims) + " channels from " + std::to_string(rope.offset) +
+                   " do not fit a head of " + std::to_string(head_dim));
+  }
+  if (rope.radians_per_token.size() != std::size_t(rope.dims) / 2)
+    return Invalid("RoPE: one frequency per pair, please");
+  for (float radians : rope.radians_per_token) {
+    if (!(std::fabs(radians) <= kMaxRadians)) return Invalid("RoPE: a frequency is out of range");
+  }
+  return Ok();
+}
+
+RopeTable::RopeTable(const RopeShape& rope, int tokens) {
+  const int count = rope.dims / 2;
+  for (int pair = 0; pair < count; ++pair) {
+    if (rope.pairing == RopePairing::kNorm) {
+      pairs_.emplace_back(rope.offset + 2 * pair, rope.offset + 2 * pair + 1);
+    } else {
+      pairs_.emplace_back(rope.offset + pair, rope.offset + pair + count);
+    }
+  }
+  for (int token = 0; token < tokens; ++token) {
+    for (float radians : rope.radians_per_token) {
+      double sine, cosine;
+      PortableSinCos(double(token) * double(radians), &sine, &cosine);
+      cosines_.push_back(float(cosine));
+      sines_.push_back(float(sine));
+    }
+  }
+}
+
+void RopeTable::Rotate(float* head, int token) const {
+  const float* cosine = cosines_.data() + std::size_t(token) * pairs_.size();
+  const float* sine = sines_.data() + std::size_t(token) * pairs_.size();
+  for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
+    float& first = head[pairs_[pair].first];
+    float& second = head[pairs_[pair].second];
+    const float x = first, y = second;
+    first = x * cosine[pair] - y * sine[pair];
+    second = x * sine[pair] + y * cosine[pair];
+  }
+}
+
+void RopeTable::Unrotate(float* head, int token) const {
+  const float* cosine = cosines_.data() + std::size_t(token) * pairs_.size();
+  const float* sine = sines_.data() + std::size_t(token) * pairs_.size();
+  for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
+    float& first = head[pairs_[pair].first];
+    float& second = head[pairs_[pair].second];
+    const float x = first, y = second;
+    first = x * cosine[pair] + y * sine[pair];
+    second = y * cosine[pair] - x * sine[pair];
+  }
+}
+
+}  // namespace lynx
