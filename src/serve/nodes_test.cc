@@ -49,7 +49,7 @@ TEST_F(Nodes, PromptLengths) {
   const PrefillServer server;
   DecodeClient client(server.address());
   for (const int length : {1, 31, 32, 33, 255, 256, 257, 600}) {
-    for (const std::string codec : {"nested", "int8"}) {
+    for (const std::string codec : {"nested", "int8", "lynx:streams=3"}) {
       for (const bool overlap : {true, false}) {
         SCOPED_TRACE(std::to_string(length) + " " + codec + (overlap ? " overlap" : ""));
         GenerateRequest request = RequestFor(RandomPrompt(length, std::uint64_t(length)), codec, Coupled(0.8f, 5));
@@ -136,7 +136,7 @@ TEST_F(Nodes, PageStreamsDoNotDependOnHowTheyCameAbout) {
     TransferRequest request;
     request.tokens = {whole.begin(), whole.begin() + length};
     const CacheBlock cache = Prefill(engine.get(), request.tokens).cache;
-    for (const std::string codec : {"nested", "int8"}) {
+    for (const std::string codec : {"nested", "int8", "lynx:streams=3"}) {
       const auto made = MakeCodec(codec, engine->info().shape).value();
       request.codec = made->info().spec;
       const auto expected = Contents(EncodeCache(*made, cache));
@@ -245,7 +245,7 @@ TEST_F(Nodes, DraftsOnASlowLink) {
   DecodeClient client(emulator->listen_address());
   int drafted = 0;
   for (const int cap : {0, 1, 64}) {
-    for (const std::string codec : {"nested", "paper", "int4"}) {
+    for (const std::string codec : {"nested", "paper", "int4", "lynx"}) {
       SCOPED_TRACE(codec + ", at most " + std::to_string(cap) + " drafts");
       GenerateRequest request = RequestFor(RandomPrompt(257, 10), codec);
       request.max_drafts = cap;

@@ -91,7 +91,9 @@ inline EncodedCache EncodeCache(const Codec& codec, const CacheBlock& block) {
     }
     std::vector<std::size_t> sizes(info.stream_count);
     std::vector<std::byte> scratch(codec.ScratchBytes(dims));
-    const Status status = codec.Encode(block.Page(address).value(), buffers, sizes, scratch);
+    PageView page = block.Page(address).value();
+    page.tokens_after = block.token_count() - address.first_token - address.token_count;
+    const Status status = codec.Encode(page, buffers, sizes, scratch);
     EXPECT_TRUE(status.ok()) << status.ToString();
     for (int stream = 0; stream < info.stream_count; ++stream) {
       outputs[stream]->resize(sizes[stream]);
