@@ -32,7 +32,17 @@ constexpr std::pair<const char*, const char*> kCodecs[] = {
     {"paper_alpha4", "paper:alpha=4"},
     {"paper127", "paper127"},
     {"nested", "nested"},
+    {"lynx", "lynx"},
+    {"lynx3", "lynx:anchor_bits=3.5,streams=3"},
 };
+
+// golden() of the script: for lynx, pages with sinks and recent tokens, K rotated.
+RopeShape RopeFor(int number, int head_dim) {
+  if (head_dim < 2) return {};
+  RopeShape rope{number % 4 == 0 ? RopePairing::kNorm : RopePairing::kNeox, head_dim % 2, head_dim / 2 * 2, {}};
+  for (int pair = 0; pair < head_dim / 2; ++pair) rope.radians_per_token.push_back(1.0f / float(1 + 3 * pair));
+  return rope;
+}
 
 // paint() of the script.
 std::vector<float> Paint(int tokens, int channels, bool bad) {
@@ -73,14 +83,19 @@ TEST(Golden, EveryFile) {
       const GoldenShape& each = kShapes[number];
       CacheShape shape;
       shape.element_type = each.type;
-      shape.layers.assign(std::size(kShapes), LayerShape{each.heads + 2, each.head_dim, each.head_dim, {}});
-      const PageAddress address{number, KvKind(number % 2), number % 3, each.heads, 256 * number, each.tokens};
+      shape.layers.assign(std::size(kShapes),
+                          LayerShape{each.heads + 2, each.head_dim, each.head_dim, RopeFor(number, each.head_dim)});
+      const bool is_lynx = std::string(prefix).starts_with("lynx");
+      const PageAddress address{number,     KvKind(number % 2), number % 3, each.heads, is_lynx ? number : 256 * number,
+                                each.tokens};
       PageMemory source(address, each.head_dim, each.type);
       source.Fill(Paint(each.tokens, each.heads * each.head_dim, number == 2));
+      PageView view = source.view();
+      view.tokens_after = 9 * number;
 
       Streams streams;
       for (const CodecKernels* kernels : {&PortableKernels(), &ReferenceKernels()}) {
-        streams = EncodePage(*MustMake(spec, shape, *kernels), source.view()).value();
+        streams = EncodePage(*MustMake(spec, shape, *kernels), view).value();
         std::vector<std::byte> all;
         for (const auto& bytes : streams) all.insert(all.end(), bytes.begin(), bytes.end());
         ASSERT_EQ(all, std::vector<std::byte>(golden.begin(), golden.end() - 8)) << kernels->name;

@@ -65,7 +65,11 @@ struct Parts {
   int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
 };
 
-int SinksOf(const PageDims& dims) { return std::clamp(kLynxSinks - dims.address.first_token, 0, dims.tokens); }
+// Without the recent ones.
+Parts PartsOf(const PageDims& dims) {
+  const int sinks = std::clamp(kLynxSinks - dims.address.first_token, 0, dims.tokens);
+  return {sinks, dims.tokens - sinks, 0};
+}
 
 // The page's head count where only sizes are asked for does not matter: steps take few bytes.
 std::size_t FixedBytes(const PageDims& dims) { return kFixedBytes + 2 * std::size_t(dims.address.head_count); }
@@ -211,6 +215,93 @@ void PutSymbols(const EncodeWork& work, int tokens, int channels, std::size_t op
   }
 }
 
+void PutResiduals(const EncodeWork& work, const Parts& parts, int channels, int width, std::byte* recent,
+                  std::span<std::byte* const> streams) {
+  for (int token = 0; token < parts.coded; ++token) {
+    for (int c = 0; c < channels; ++c) {
+      const int residual = work.nested[std::size_t(token) * std::size_t(channels) + std::size_t(c)] & 15;
+      if (token >= parts.plain()) {
+        PutRow(recent, channels, kLynxResidualBits, token - parts.plain(), c, residual);
+        continue;
+      }
+      int left = kLynxResidualBits;
+      for (std::byte* stream : streams) {
+        left -= width;
+        PutRow(stream, channels, width, token, c, residual >> left & ((1 << width) - 1));
+      }
+    }
+  }
+}
+
+// Stream 0 up to the coder's states.
+struct Fields {
+  Parts parts;
+  int mean_order = 0;
+  const std::byte* recent = nullptr;
+  std::span<const std::byte> coded;
+};
+
+Status Damaged() { return Corrupt("page stream payload does not fit the page's shape"); }
+
+Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, const DecodeWork& work, Fields* fields) {
+  ByteReader reader(payload);
+  Parts& parts = fields->parts;
+  parts = PartsOf(dims);
+  parts.recent = reader.Get<std::uint8_t>();
+  const int least_class = reader.Get<std::uint8_t>();
+  const int orders = reader.Get<std::uint8_t>();
+  fields->mean_order = orders >> 4;
+  reader.Get<std::uint8_t>();
+  for (int head = 0; head < dims.address.head_count; ++head) {
+    const int step = reader.Get<std::int16_t>();
+    if (step < kLynxLeastStep || step > kLynxGreatestStep) return Corrupt("page stream has an impossible step");
+  }
+  reader.GetBytes(SinkBytes(dims, parts.sinks));
+  if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
+  fields->recent = reader.GetBytes(RowBytes(parts.recent, dims.channels, kLynxResidualBits)).data();
+  const std::span<const std::byte> rest = reader.GetBytes(reader.left());
+  if (!reader.ok()) return Damaged();
+  BitReader bits(rest);
+  for (int c = 0; c < dims.channels; ++c) {
+    const std::uint32_t above = bits.GetGolomb(orders & 15);
+    if (!bits.ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) {
+      return Damaged();
+    }
+    work.classes[c] = least_class + int(above);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  }
+  fields->coded = rest.subspan(bits.bytes());
+  return Ok();
+}
+
+// Means and open bits, joined with symbols and residuals.
+Status ReadCentres(std::span<const std::span<const std::byte>> streams, const Fields& fields, int channels, int width,
+                   const DecodeWork& work, BitReader* open) {
+  const Parts& parts = fields.parts;
+  const int known = width * int(streams.size());
+  for (int c = 0; c < channels; ++c) {
+    const int shift = LynxShift(work.classes[c]);
+    const std::int32_t mean = UnZigZag(open->GetGolomb(fields.mean_order));
+    if (mean > kLynxGreatestLevel || mean < -kLynxGreatestLevel) return Damaged();
+    for (int token = 0; token < parts.coded; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      const std::int64_t level = LynxLevelOf(work.symbols[at], shift, open);
+      if (level > kLynxGreatestLevel || level < -kLynxGreatestLevel) return Damaged();
+      auto prefix = std::int32_t(level);
+      if (token >= parts.plain()) {
+        prefix = prefix * 16 + GetRow(fields.recent, channels, kLynxResidualBits, token - parts.plain(), c);
+        work.centres[at] = LynxCentre(prefix, kLynxResidualBits, mean);
+        continue;
+      }
+      for (const std::span<const std::byte> stream : streams) {
+        prefix = prefix * (1 << width) + GetRow(stream.data(), channels, width, token, c);
+      }
+      work.centres[at] = LynxCentre(prefix, known, mean);
+    }
+  }
+  return Ok();
+}
+
 // Bits per value that are left for symbols once everything else of a page is paid: header, fixed fields, half a word
 // that each lane wastes on average, and about 12 bits per channel for its class, its mean, and the distance of its
 // values from the table's density (measured on the caches of docs/codec.md §3.6).
@@ -218,6 +309,35 @@ double SymbolBits(double anchor_bits, int tokens, int channels) {
   const double fixed = 8.0 * (kPageStreamHeaderBytes + kFixedBytes + 2) + 8.0 * RansLanesOf(channels);
   const double overhead = fixed / (double(tokens) * channels) + 12.0 / tokens;
   return std::max(anchor_bits - overhead, anchor_bits / 2);
+}
+
+// Rows as they were before RoPE, steps, then n of every element.
+void Quantize(const float* values, const PageDims& dims, const Parts& parts, const RopeTable* rope, double anchor_bits,
+              const EncodeWork& work, std::byte* steps) {
+  const std::size_t channels = std::size_t(dims.channels);
+  const int heads = dims.address.head_count, head_dim = dims.channels / heads;
+  std::copy_n(values + std::size_t(parts.sinks) * channels, std::size_t(parts.coded) * channels, work.rows);
+  if (rope != nullptr) {
+    for (int token = 0; token < parts.coded; ++token) {
+      float* row = work.rows + std::size_t(token) * channels;
+      for (int head = 0; head < heads; ++head) rope->Unrotate(row + head * head_dim, parts.sinks + token);
+    }
+  }
+  const HeadRows rows{parts.coded, head_dim, channels};
+  const double bits = SymbolBits(anchor_bits, parts.coded, dims.channels);
+  for (int head = 0; head < heads; ++head) {
+    const int first = head * head_dim;
+    const int step = LynxStepOf(work.rows + first, rows, bits);
+    StoreLittle(std::int16_t(step), steps + 2 * head);
+    LynxCells(work.rows + first, rows, step, work.nested + first);
+  }
+  for (std::size_t c = 0; c < channels; ++c) {
+    work.channels[c] = LynxChannelOf(work.nested + c, parts.coded, channels);
+    for (int token = 0; token < parts.coded; ++token) {
+      std::int32_t& cell = work.nested[std::size_t(token) * channels + c];
+      cell = LynxNested(cell, work.channels[c].mean);
+    }
+  }
 }
 
 }  // namespace
@@ -258,47 +378,18 @@ std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeWork
 
 bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
                              std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
-  Parts parts;
-  parts.sinks = SinksOf(dims);
-  parts.coded = dims.tokens - parts.sinks;
+  const int channels = dims.channels;
+  Parts parts = PartsOf(dims);
   if (parts.coded == 0) return false;
   if (dims.tokens_after >= 0) parts.recent = std::clamp(parameters_.recent - dims.tokens_after, 0, parts.coded);
 
-  // Rows as they were before RoPE, steps, cells, n.
   const EncodeWork work(dims, &scratch);
-  const std::size_t elements = std::size_t(parts.coded) * std::size_t(channels);
   const std::size_t most_bytes = kMostBytes * dims.elements();
   Appender out(std::span(payloads[0], most_bytes));
   std::byte* fixed = out.Take(FixedBytes(dims));
   if (fixed == nullptr) return false;
-  std::copy_n(values + std::size_t(parts.sinks) * std::size_t(channels), elements, work.rows);
-  if (const RopeTable* rope = RopeOf(dims.address)) {
-    for (int token = 0; token < parts.coded; ++token) {
-      for (int head = 0; head < heads; ++head) {
-        rope->Unrotate(
-            work.rows + std::size_t(token) * std::size_t(channels) + std::size_t(head) * std::size_t(head_dim),
-            parts.sinks + token);
-      }
-    }
-  }
-  const HeadRows rows{parts.coded, head_dim, std::size_t(channels)};
-  const double bits = SymbolBits(parameters_.anchor_bits, parts.coded, channels);
-  for (int head = 0; head < heads; ++head) {
-    const std::size_t first = std::size_t(head) * std::size_t(head_dim);
-    const int step = LynxStepOf(work.rows + first, rows, bits);
-    StoreLittle(std::int16_t(step), fixed + kFixedBytes + 2 * head);
-    LynxCells(work.rows + first, rows, step, work.nested + first);
-  }
-  for (int c = 0; c < channels; ++c) {
-    work.channels[c] = LynxChannelOf(work.nested + c, parts.coded, std::size_t(channels));
-    for (int token = 0; token < parts.coded; ++token) {
-      std::int32_t& cell = work.nested[std::size_t(token) * std::size_t(channels) + std::size_t(c)];
-      cell = LynxNested(cell, work.channels[c].mean);
-    }
-  }
-
   fixed[0] = std::byte(parts.recent);
+  Quantize(values, dims, parts, RopeOf(dims.address), parameters_.anchor_bits, work, fixed + kFixedBytes);
   if (std::byte* to = out.Take(SinkBytes(dims, parts.sinks))) {
     for (std::size_t i = 0; i < std::size_t(parts.sinks) * std::size_t(channels); ++i) {
       StoreElement(values[i], dims.element_type, to + i * std::size_t(ElementBytes(dims.element_type)));
@@ -307,109 +398,52 @@ bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::spa
   std::byte* recent = out.Take(RowBytes(parts.recent, channels, kLynxResidualBits));
   PutClasses(work, channels, fixed, &out);
   PutSymbols(work, parts.coded, channels, EncodeWork::OpenBytes(dims), fixed, &out);
+
+  const int width = StreamBits();
   std::size_t total = out.size();
   for (int stream = 1; stream < parameters_.streams; ++stream) {
-    payload_bytes[std::size_t(stream)] = RowBytes(parts.plain(), channels, StreamBits());
-    total += payload_bytes[std::size_t(stream)];
+    const std::size_t bytes = RowBytes(parts.plain(), channels, width);
+    std::memset(payloads[std::size_t(stream)], 0, bytes);
+    payload_bytes[std::size_t(stream)] = bytes;
+    total += bytes;
   }
   if (!out.ok() || total >= most_bytes) return false;
   payload_bytes[0] = out.size();
-
-  const int width = StreamBits();
-  for (int stream = 1; stream < parameters_.streams; ++stream) {
-    std::memset(payloads[std::size_t(stream)], 0, payload_bytes[std::size_t(stream)]);
-  }
-  for (int token = 0; token < parts.coded; ++token) {
-    for (int c = 0; c < channels; ++c) {
-      const int residual = work.nested[std::size_t(token) * std::size_t(channels) + std::size_t(c)] & 15;
-      if (token >= parts.plain()) {
-        PutRow(recent, channels, kLynxResidualBits, token - parts.plain(), c, residual);
-        continue;
-      }
-      for (int stream = 1; stream < parameters_.streams; ++stream) {
-        PutRow(payloads[std::size_t(stream)], channels, width, token, c,
-               residual >> (kLynxResidualBits - stream * width) & ((1 << width) - 1));
-      }
-    }
-  }
+  PutResiduals(work, parts, channels, width, recent, payloads.subspan(1));
   return true;
 }
 
 Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
-  const Status damaged = Corrupt("page stream payload does not fit the page's shape");
-  const int channels = dims.channels;
-  ByteReader reader(payloads[0]);
-  Parts parts;
-  parts.sinks = SinksOf(dims);
-  parts.coded = dims.tokens - parts.sinks;
-  parts.recent = reader.Get<std::uint8_t>();
-  const int least_class = reader.Get<std::uint8_t>();
-  const int orders = reader.Get<std::uint8_t>();
-  reader.Get<std::uint8_t>();
-  for (int head = 0; head < dims.address.head_count; ++head) {
-    const int step = reader.Get<std::int16_t>();
-    if (step < kLynxLeastStep || step > kLynxGreatestStep) return Corrupt("page stream has an impossible step");
-  }
-  reader.GetBytes(SinkBytes(dims, parts.sinks));
-  if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return damaged;
-  const std::byte* recent = reader.GetBytes(RowBytes(parts.recent, channels, kLynxResidualBits)).data();
-  for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
-    if (payloads[stream].size() != RowBytes(parts.plain(), channels, StreamBits())) return damaged;
-  }
-
   const DecodeWork work(dims, &scratch);
-  const std::span<const std::byte> rest = reader.GetBytes(reader.left());
-  if (!reader.ok()) return damaged;
-  BitReader class_bits(rest);
-  for (int c = 0; c < channels; ++c) {
-    const std::uint32_t above = class_bits.GetGolomb(orders & 15);
-    if (!class_bits.ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) {
-      return damaged;
-    }
-    work.classes[c] = least_class + int(above);
-    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  Fields fields;
+  LYNX_RETURN_IF_ERROR(ReadFields(payloads[0], dims, work, &fields));
+  const int width = StreamBits();
+  for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+    if (payloads[stream].size() != RowBytes(fields.parts.plain(), dims.channels, width)) return Damaged();
   }
-  ByteReader coded(rest.subspan(class_bits.bytes()));
-  const std::size_t lanes = std::size_t(RansLanesOf(channels));
+  const std::size_t lanes = std::size_t(RansLanesOf(dims.channels));
+  ByteReader coded(fields.coded);
   RansStates states{};
   for (std::size_t lane = 0; lane < lanes; ++lane) states[lane] = coded.Get<std::uint32_t>();
-  if (!coded.ok()) return damaged;
+  if (!coded.ok()) return Damaged();
   const std::span<const std::byte> words = coded.GetBytes(coded.left());
   std::array<std::uint16_t, kRansLanes> carried{};
   std::size_t used = 0;
-  LYNX_RETURN_IF_ERROR(RansDecode({parts.coded, channels, work.tables}, states, words, work.symbols, carried, &used));
+  LYNX_RETURN_IF_ERROR(
+      RansDecode({fields.parts.coded, dims.channels, work.tables}, states, words, work.symbols, carried, &used));
 
   std::array<std::byte, 2 * kRansLanes> carried_bytes;
   for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(carried[lane], carried_bytes.data() + 2 * lane);
-  const std::span<const std::byte> carried_open = std::span(carried_bytes).first(2 * lanes);
-  BitReader open(carried_open, words.subspan(2 * used));
-  const int known = StreamBits() * int(payloads.size() - 1);
-  for (int c = 0; c < channels; ++c) {
-    const std::int32_t mean = UnZigZag(open.GetGolomb(orders >> 4));
-    if (mean > kLynxGreatestLevel || mean < -kLynxGreatestLevel) return damaged;
-    for (int token = 0; token < parts.coded; ++token) {
-      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
-      const std::int64_t level = LynxLevelOf(work.symbols[at], LynxShift(work.classes[c]), &open);
-      if (level > kLynxGreatestLevel || level < -kLynxGreatestLevel) return damaged;
-      auto prefix = std::int32_t(level);
-      if (token >= parts.plain()) {
-        prefix = prefix * 16 + GetRow(recent, channels, kLynxResidualBits, token - parts.plain(), c);
-        work.centres[at] = LynxCentre(prefix, kLynxResidualBits, mean);
-        continue;
-      }
-      for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
-        prefix = prefix * (1 << StreamBits()) + GetRow(payloads[stream].data(), channels, StreamBits(), token, c);
-      }
-      work.centres[at] = LynxCentre(prefix, known, mean);
-    }
-  }
-  if (!open.ok() || std::max(open.bytes(), 2 * lanes) != 2 * lanes + words.size() - 2 * used) return damaged;
-  return Ok();
+  const std::span<const std::byte> first = std::span(carried_bytes).first(2 * lanes), rest = words.subspan(2 * used);
+  BitReader open(first, rest);
+  LYNX_RETURN_IF_ERROR(ReadCentres(payloads.subspan(1), fields, dims.channels, width, work, &open));
+  const std::size_t present = first.size() + rest.size();
+  return open.ok() && std::max(open.bytes(), first.size()) == present ? Ok() : Damaged();
 }
 
 void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
   const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
-  const int sinks = SinksOf(dims);
+  const int sinks = PartsOf(dims).sinks;
   const DecodeWork work(dims, &scratch);
   const RopeTable* rope = RopeOf(dims.address);
   const std::byte* steps = payloads[0].data() + kFixedBytes;
