@@ -62,12 +62,12 @@ int Fail(const std::string& command, const Status& status) {
   return status.code() == ErrorCode::kInvalid ? kExitUsage : kExitFailed;
 }
 
-void EngineFlags::AddTo(CLI::App* app) {
+void EngineFlags::AddTo(CLI::App* app, const char* context_help) {
   app->add_option("--model", model,
                   "GGUF model file; both nodes need the same one (\"toy\" is a tiny built-in model for tests)")
       ->required()
       ->type_name("FILE");
-  app->add_option("--context", context, "tokens of one sequence, prompt and answer together")
+  app->add_option("--context", context, context_help)
       ->capture_default_str()
       ->type_name("N")
       ->check(Between(8, 1 << 22));
@@ -79,7 +79,7 @@ void EngineFlags::AddTo(CLI::App* app) {
 }
 
 Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse use, int sequences) {
-  if (flags.model == "toy" || flags.model.starts_with("toy:")) return OpenToy(flags, sequences);
+  if (flags.IsToy()) return OpenToy(flags, sequences);
 #ifdef LYNX_HAVE_LLAMA
   LlamaOptions options;
   options.model_path = flags.model;

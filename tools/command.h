@@ -35,7 +35,8 @@ struct EngineFlags {
   int threads = 1;
   bool verbose = false;
 
-  void AddTo(CLI::App* app);
+  void AddTo(CLI::App* app, const char* context_help = "tokens of one sequence, prompt and answer together");
+  bool IsToy() const { return model == "toy" || model.starts_with("toy:"); }
 };
 
 enum class EngineUse { kPrefill, kDecode };
@@ -76,5 +77,6 @@ void AddPrefillCommand(CLI::App* app, int* exit_code);
 void AddGenerateCommand(CLI::App* app, int* exit_code);
 void AddDemoCommand(CLI::App* app, int* exit_code);
 void AddLinkCommand(CLI::App* app, int* exit_code);
+void AddEvalCommand(CLI::App* app, int* exit_code);
 
 }  // namespace lynx

@@ -21,7 +21,7 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
     if (word.starts_with("-")) return "there is no option " + word;
     return has_command ? "\"" + word + "\" belongs to no option" : "there is no command \"" + word + "\"";
   }
-  return has_command ? error.what() : "give a command: demo, prefill, generate or link";
+  return has_command ? error.what() : "give a command: demo, prefill, generate, link or eval";
 }
 
 int WrongUse(const CLI::App& app, const CLI::ParseError& error) {
@@ -59,6 +59,7 @@ int Run(int argc, char** argv) {
   lynx::AddPrefillCommand(&app, &exit_code);
   lynx::AddGenerateCommand(&app, &exit_code);
   lynx::AddLinkCommand(&app, &exit_code);
+  lynx::AddEvalCommand(&app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

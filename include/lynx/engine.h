@@ -34,6 +34,14 @@ struct StepInput {
   Logits logits = Logits::kLast;
 };
 
+// What attention used of one layer while tokens were fed: for calibration and measurement.
+struct LayerProbe {
+  int query_heads = 0;
+  std::vector<float> queries;       // [token][query head][key_dim], rotated, as they meet K
+  std::vector<float> output_norms;  // [query head][value_dim]: Euclidean norm of the output projection's column
+  float residual_rms = 0;           // of the residual stream behind attention, over the tokens
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -62,6 +70,11 @@ class Engine {
   // kInvalid for an unknown sequence or token, kLimit when a context is full; on any error no sequence has changed
   // length.
   virtual Status Step(std::span<const StepInput> inputs, std::vector<float>* logits) = 0;
+
+  // As Step for one input, and tells what attention used, layer by layer. kUnsupported when the engine can't.
+  virtual Status Probe(const StepInput& /*input*/, std::vector<LayerProbe>* /*layers*/) {
+    return Unsupported("this engine can't show what its attention uses");
+  }
 
   // Forgets all tokens from position `length` on. kInvalid if length > Length(sequence).
   virtual Status Truncate(SequenceId sequence, int length) = 0;

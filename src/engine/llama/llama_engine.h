@@ -40,4 +40,8 @@ struct LlamaOptions {
 // self-test found that its cache or its batches are not exact.
 Result<std::unique_ptr<Engine>> OpenLlamaEngine(const LlamaOptions& options);
 
+// The model with its weights turned into F16 by llama.cpp's own quantizer, kept in `folder` and made once: what is measured
+// on it is not hidden behind the rounding of activations that quantized weights bring. kIo, kEngine.
+Result<std::string> WithF16Weights(const std::string& model_path, const std::string& folder);
+
 }  // namespace lynx

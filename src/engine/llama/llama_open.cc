@@ -109,6 +109,8 @@ Status LlamaRuntime::CreateContext(const LlamaOptions& options) {
   params.offload_kqv = false;
   params.op_offload = false;
   params.no_perf = true;
+  params.cb_eval = LlamaProbe::OnNode;
+  params.cb_eval_user_data = &probe_;
   TakeLlamaError("");
   context_.reset(llama_init_from_model(gguf_.model.get(), params));
   if (!context_) return EngineError("llama.cpp can't create a context: " + TakeLlamaError("no reason given"));

@@ -248,6 +248,14 @@ Status LlamaRuntime::Step(std::span<const StepInput> inputs, std::vector<float>*
   return status;
 }
 
+Status LlamaRuntime::Probe(const StepInput& input, std::vector<LayerProbe>* layers) {
+  probe_.Begin(layers, int(info_.shape.layers.size()));
+  std::vector<float> logits;
+  const Status stepped = Step(std::span(&input, 1), input.logits == Logits::kNone ? nullptr : &logits);
+  const Status probed = probe_.End();
+  return stepped.ok() ? probed : stepped;
+}
+
 // --- the cache ---
 
 // New cells are always the lowest free ones. So a hole below a sequence's last cell would be filled by its next token,

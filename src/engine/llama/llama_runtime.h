@@ -11,6 +11,7 @@
 #include "engine/llama/gguf_model.h"
 #include "engine/llama/llama_engine.h"
 #include "engine/llama/llama_log.h"
+#include "engine/llama/llama_probe.h"
 #include "engine/llama/sequence_state.h"
 #include "llama.h"
 #include "lynx/engine.h"
@@ -33,6 +34,7 @@ class LlamaRuntime final : public Engine {
   void Close(SequenceId sequence) override;
   int Length(SequenceId sequence) const override;
   Status Step(std::span<const StepInput> inputs, std::vector<float>* logits) override;
+  Status Probe(const StepInput& input, std::vector<LayerProbe>* layers) override;
   Status Truncate(SequenceId sequence, int length) override;
   Status CopyPrefix(SequenceId from, SequenceId to, int length) override;
   Status ReadBlock(SequenceId sequence, CacheBlock* block) override;
@@ -73,6 +75,7 @@ class LlamaRuntime final : public Engine {
   Status CloseHoles();
 
   LlamaLog log_;
+  LlamaProbe probe_;  // outlives the context, which calls it
   GgufModel gguf_;
   std::unique_ptr<llama_context, ContextDeleter> context_;
   const llama_vocab* vocab_ = nullptr;

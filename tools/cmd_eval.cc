@@ -1,0 +1,257 @@
+// lynx eval: what a codec does to a model.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/status_macros.h"
+#include "command.h"
+#include "eval/divergence.h"
+#include "eval/quality.h"
+#include "quality_report.h"
+#ifdef LYNX_HAVE_LLAMA
+#include "engine/llama/llama_engine.h"
+#endif
+
+namespace lynx {
+namespace {
+
+struct QualityFlags {
+  EngineFlags engine;
+  std::string weights = "f16";
+  std::vector<std::string> texts;
+  std::vector<std::string> codecs = {"nested", "paper127", "paper", "int8", "int4"};
+  int windows = 24;
+  int tokens = 64;
+  bool quick = false;
+  std::string json, csv, plot;
+};
+
+constexpr int kQuickWindows = 3;
+constexpr int kQuickTokens = 16;
+
+// "a:x=1,y=2" must stay one codec although codecs are separated by commas: a piece without a name before its '='
+// belongs to the codec before it.
+std::vector<std::string> SplitCodecs(const std::vector<std::string>& arguments) {
+  std::vector<std::string> codecs;
+  for (const std::string& argument : arguments) {
+    std::size_t at = 0;
+    while (at <= argument.size()) {
+      const std::size_t end = std::min(argument.find(',', at), argument.size());
+      const std::string piece = argument.substr(at, end - at);
+      const auto equals = piece.find('=');
+      const bool continues = !codecs.empty() && equals != std::string::npos && piece.find(':') == std::string::npos;
+      if (continues) {
+        codecs.back() += "," + piece;
+      } else if (!piece.empty()) {
+        codecs.push_back(piece);
+      }
+      at = end + 1;
+    }
+  }
+  return codecs;
+}
+
+std::string CacheFolder() {
+  if (const char* folder = std::getenv("LYNX_CACHE")) return folder;
+  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::string(folder) + "/lynx";
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "." : home) + "/.cache/lynx";
+}
+
+// Windows spread evenly over each text, the texts taking turns. kInvalid when a text is shorter than one window.
+Result<std::vector<std::vector<Token>>> CutWindows(const Engine& engine, const QualityFlags& flags) {
+  std::vector<std::vector<Token>> texts;
+  for (const std::string& path : flags.texts) {
+    LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    LYNX_ASSIGN_OR_RETURN(std::vector<Token> tokens, engine.Tokenize(text, false));
+    if (int(tokens.size()) < flags.engine.context) {
+      return Invalid(path + " has " + std::to_string(tokens.size()) + " tokens, a window needs " +
+                     std::to_string(flags.engine.context) + "; give a longer text or a smaller --context");
+    }
+    texts.push_back(std::move(tokens));
+  }
+  std::vector<std::vector<Token>> windows;
+  const int per_text = (flags.windows + int(texts.size()) - 1) / int(texts.size());
+  for (int i = 0; i < per_text; ++i) {
+    for (const std::vector<Token>& tokens : texts) {
+      if (int(windows.size()) == flags.windows) break;
+      const auto room = std::ptrdiff_t(tokens.size()) - flags.engine.context;
+      const auto first = tokens.begin() + (per_text > 1 ? room * i / (per_text - 1) : 0);
+      windows.emplace_back(first, first + flags.engine.context);
+    }
+  }
+  return windows;
+}
+
+// Figures already measured, one JSON line each, so that an interrupted run goes on where it stopped.
+class Progress {
+ public:
+  Progress(std::string path, std::string identity) : path_(std::move(path)), identity_(std::move(identity)) {
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+      if (json.is_object() && json.value("identity", "") == identity_) known_[json.value("key", "")] = json["value"];
+    }
+  }
+  const nlohmann::json* Find(const std::string& key) const {
+    const auto found = known_.find(key);
+    return found == known_.end() ? nullptr : &found->second;
+  }
+  void Add(const std::string& key, nlohmann::json value) {
+    if (path_.empty()) return;
+    std::ofstream(path_, std::ios::app)
+        << nlohmann::json{{"identity", identity_}, {"key", key}, {"value", std::move(value)}}.dump() << "\n";
+  }
+  void Finish() { std::remove(path_.c_str()); }
+
+ private:
+  std::string path_, identity_;
+  std::map<std::string, nlohmann::json> known_;
+};
+
+struct Measured {
+  std::vector<std::vector<CodecQuality>> codecs;  // [codec][window]
+  std::vector<double> floors;
+};
+
+Result<Measured> MeasureAll(Engine* engine, const QualityFlags& flags,
+                            const std::vector<std::unique_ptr<Codec>>& codecs, Progress* progress) {
+  LYNX_ASSIGN_OR_RETURN(const auto windows, CutWindows(*engine, flags));
+  QualityOptions options;
+  options.tokens = flags.tokens;
+  LYNX_ASSIGN_OR_RETURN(QualityMeter meter, QualityMeter::Open(engine, options));
+  Measured measured;
+  measured.codecs.resize(codecs.size());
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const std::string prefix = std::to_string(w) + " ";
+    std::unique_ptr<QualityWindow> window;  // captured only if something of it is missing
+    const auto captured = [&]() -> Status {
+      if (window) return Ok();
+      std::fprintf(stderr, "window %zu of %zu: reading\n", w + 1, windows.size());
+      LYNX_ASSIGN_OR_RETURN(QualityWindow fresh, meter.Capture(windows[w]));
+      window = std::make_unique<QualityWindow>(std::move(fresh));
+      return Ok();
+    };
+    const auto measure = [&](const std::string& key, const auto& run) -> Result<nlohmann::json> {
+      if (StopFlag()) return IoError("stopped; the same command goes on from here");
+      if (const nlohmann::json* known = progress->Find(prefix + key)) return *known;
+      LYNX_RETURN_IF_ERROR(captured());
+      std::fprintf(stderr, "window %zu of %zu: %s\n", w + 1, windows.size(), key.c_str());
+      LYNX_ASSIGN_OR_RETURN(nlohmann::json value, run());
+      progress->Add(prefix + key, value);
+      return value;
+    };
+    LYNX_ASSIGN_OR_RETURN(const nlohmann::json floor, measure("noise floor", [&]() -> Result<nlohmann::json> {
+                            LYNX_ASSIGN_OR_RETURN(const double value, meter.NoiseFloor(*window, w));
+                            return nlohmann::json(value);
+                          }));
+    measured.floors.push_back(floor);
+    for (std::size_t c = 0; c < codecs.size(); ++c) {
+      LYNX_ASSIGN_OR_RETURN(const nlohmann::json json, measure(codecs[c]->info().spec, [&]() -> Result<nlohmann::json> {
+                              LYNX_ASSIGN_OR_RETURN(const CodecQuality quality, meter.Measure(*window, *codecs[c]));
+                              return ToJson(quality);
+                            }));
+      measured.codecs[c].push_back(FromJson(json));
+    }
+  }
+  return measured;
+}
+
+Result<EngineFlags> PrepareEngine(const QualityFlags& flags) {
+  EngineFlags engine = flags.engine;
+  engine.context = flags.engine.context + std::max(flags.tokens, QualityOptions{}.drafts) + 1;
+#ifdef LYNX_HAVE_LLAMA
+  if (flags.weights == "f16" && !engine.IsToy()) {
+    std::fprintf(stderr, "weights as F16 (made once, a few seconds)\n");
+    LYNX_ASSIGN_OR_RETURN(engine.model, WithF16Weights(engine.model, CacheFolder() + "/models"));
+  }
+#endif
+  return engine;
+}
+
+// What must be equal for figures of an earlier run to count.
+std::string Identity(const Engine& engine, const QualityFlags& flags) {
+  std::string text = engine.info().model + " " + engine.info().revision;
+  for (const std::string& path : flags.texts) text += " " + path;
+  return text + " " + std::to_string(flags.engine.context) + " " + std::to_string(flags.windows) + " " +
+         std::to_string(flags.tokens);
+}
+
+Status RunQuality(QualityFlags flags) {
+  if (flags.quick) {
+    flags.windows = std::min(flags.windows, kQuickWindows);
+    flags.tokens = std::min(flags.tokens, kQuickTokens);
+  }
+  LYNX_ASSIGN_OR_RETURN(const EngineFlags engine_flags, PrepareEngine(flags));
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(engine_flags, EngineUse::kDecode, 1));
+  std::vector<std::unique_ptr<Codec>> codecs;
+  for (const std::string& spec : SplitCodecs(flags.codecs)) {
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(spec, engine->info().shape));
+    codecs.push_back(std::move(codec));
+  }
+  Progress progress(flags.json.empty() ? "" : flags.json + ".partial", Identity(*engine, flags));
+  LYNX_ASSIGN_OR_RETURN(const Measured measured, MeasureAll(engine.get(), flags, codecs, &progress));
+  std::vector<CodecSummary> summaries;
+  for (const auto& windows : measured.codecs) summaries.push_back(Summarize(windows));
+  const double floor = GeometricMean(measured.floors, 1e-12);
+  std::printf("%s", QualityTable(floor, summaries).c_str());
+  const QualitySettings settings{engine->info().model, flags.weights, flags.engine.context, flags.tokens,
+                                 int(measured.floors.size())};
+  if (!flags.json.empty()) {
+    LYNX_RETURN_IF_ERROR(WriteFile(flags.json, QualityJson(settings, floor, summaries).dump(2) + "\n"));
+  }
+  if (!flags.csv.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.csv, QualityCsv(floor, summaries)));
+  if (!flags.plot.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.plot, QualityPlot(floor, summaries)));
+  progress.Finish();
+  return Ok();
+}
+
+}  // namespace
+
+void AddEvalCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<QualityFlags>();
+  CLI::App* eval = app->add_subcommand("eval", "measure what codecs do to a model");
+  eval->require_subcommand(1);
+  CLI::App* command =
+      eval->add_subcommand("quality", "bits, errors, KL divergence and accepted drafts of codecs on a real cache");
+  flags->engine.context = 2048;
+  flags->engine.AddTo(command, "tokens of a window");
+  command
+      ->add_option("--weights", flags->weights,
+                   "f16: turn the weights into F16 first (kept in the cache folder); as-is")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f16", "as-is"}));
+  command->add_option("--text", flags->texts, "texts that windows are cut from; take several of different kinds")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--windows", flags->windows, "windows, spread evenly over the texts")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(Between(1, 10000));
+  command->add_option("--tokens", flags->tokens, "tokens of the continuation that KL is averaged over")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(Between(1, 4096));
+  command->add_option("--codecs", flags->codecs, "codecs with parameters: nested,paper:alpha=4,int8")
+      ->capture_default_str()
+      ->type_name("CODEC");
+  command->add_flag("--quick", flags->quick, "at most 3 windows and 16 tokens: a first look, not a figure to publish");
+  command->add_option("--json", flags->json, "write everything; FILE.partial lets an interrupted run go on")
+      ->type_name("FILE");
+  command->add_option("--csv", flags->csv, "write the table")->type_name("FILE");
+  command->add_option("--plot", flags->plot, "write an SVG of bits against KL")->type_name("FILE");
+  command->footer(
+      "KL is in nats, of the model's next-token distributions, teacher-forced on the greedy continuation of the BF16 "
+      "cache,\n"
+      "geometric mean over windows. It differs by 2-3 times between texts: compare codecs inside one run only.");
+  command->callback([flags, exit_code] {
+    const Status status = RunQuality(*flags);
+    *exit_code = status.ok() ? kExitOk : StopFlag() ? kExitInterrupted : Fail("eval quality", status);
+  });
+}
+
+}  // namespace lynx
