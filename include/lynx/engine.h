@@ -71,7 +71,8 @@ class Engine {
   // length.
   virtual Status Step(std::span<const StepInput> inputs, std::vector<float>* logits) = 0;
 
-  // As Step for one input, and tells what attention used, layer by layer. kUnsupported when the engine can't.
+  // As Step for one input without logits, and tells what attention used, layer by layer. kUnsupported when the engine
+  // can't.
   virtual Status Probe(const StepInput& /*input*/, std::vector<LayerProbe>* /*layers*/) {
     return Unsupported("this engine can't show what its attention uses");
   }

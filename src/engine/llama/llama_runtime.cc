@@ -250,8 +250,10 @@ Status LlamaRuntime::Step(std::span<const StepInput> inputs, std::vector<float>*
 
 Status LlamaRuntime::Probe(const StepInput& input, std::vector<LayerProbe>* layers) {
   probe_.Begin(layers, int(info_.shape.layers.size()));
+  // All rows are wanted: llama.cpp runs the end of the last layer for wanted rows only.
+  const StepInput all{input.sequence, input.tokens, Logits::kAll};
   std::vector<float> logits;
-  const Status stepped = Step(std::span(&input, 1), input.logits == Logits::kNone ? nullptr : &logits);
+  const Status stepped = Step(std::span(&all, 1), &logits);
   const Status probed = probe_.End();
   return stepped.ok() ? probed : stepped;
 }
