@@ -36,6 +36,7 @@ class BitWriter {
     Put(v & ((1u << extra) - 1u), extra);
     Put(value & ((1u << order) - 1u), order);
   }
+  // Up to the next whole byte.
   void Finish() {
     if (filled_ > 0) PutByte();
     filled_ = 0;
@@ -74,6 +75,11 @@ class BitReader {
     window_ >>= count;
     filled_ -= count;
     return ok_ ? bits : 0;
+  }
+  // Up to the next whole byte.
+  void SkipPadding() {
+    window_ = 0;
+    filled_ = 0;
   }
   // A value below 2^31.
   std::uint32_t GetGolomb(int order) {

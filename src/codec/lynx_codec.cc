@@ -24,8 +24,8 @@ namespace {
 //   bits        per channel: class - least class; padded to a byte
 //   4 L         coder states
 //   2 per word  coder words
-//   bits        less the first 2 L bytes, which the states carry: per channel its mean, then what its symbols leave
-//   open
+//   the rest    open bits but for their first 2 L bytes, which the states carry: per channel its mean and what the
+//               outermost symbols leave open; padded to a byte; per channel the low bits of its levels
 // Payload of a later stream: rows of its bits of the tokens that are neither sinks nor recent.
 constexpr std::size_t kFixedBytes = 4;
 constexpr int kMaxOrder = 15;
@@ -147,10 +147,12 @@ struct DecodeWork {
       : centres(scratch->Take<std::int32_t>(dims.elements())),
         symbols(scratch->Take<std::uint8_t>(dims.elements())),
         classes(scratch->Take<int>(std::size_t(dims.channels))),
+        means(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
         tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))) {}
   std::int32_t* centres;
   std::uint8_t* symbols;
   int* classes;
+  std::int32_t* means;
   const LynxTable** tables;
 };
 
@@ -189,7 +191,15 @@ void PutSymbols(const EncodeWork& work, int tokens, int channels, std::size_t op
       const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
       const std::int32_t level = work.nested[at] >> kLynxResidualBits;
       work.symbols[at] = LynxSymbolOf(level, shift);
-      LynxPutOpenBits(level, shift, &bits);
+      LynxPutHigh(level, shift, &bits);
+    }
+  }
+  bits.Finish();
+  for (int c = 0; c < channels; ++c) {
+    const int shift = LynxShift(work.channels[c].channel_class);
+    for (int token = 0; token < tokens && shift > 0; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      bits.Put(LynxLowOf(work.nested[at] >> kLynxResidualBits, shift), shift);
     }
   }
   bits.Finish();
@@ -274,32 +284,51 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   return Ok();
 }
 
-// Means and open bits, joined with symbols and residuals.
-Status ReadCentres(std::span<const std::span<const std::byte>> streams, const Fields& fields, int channels, int width,
-                   const DecodeWork& work, BitReader* open) {
-  const Parts& parts = fields.parts;
-  const int known = width * int(streams.size());
+// Means and the levels that symbols and open bits give, into `centres`.
+Status ReadLevels(const Fields& fields, int channels, const DecodeWork& work, BitReader* open) {
+  const int tokens = fields.parts.coded;
+  for (int c = 0; c < channels; ++c) {
+    work.means[c] = UnZigZag(open->GetGolomb(fields.mean_order));
+    if (work.means[c] > kLynxGreatestLevel || work.means[c] < -kLynxGreatestLevel) return Damaged();
+    const std::int64_t bound = kLynxGreatestLevel >> LynxShift(work.classes[c]);
+    for (int token = 0; token < tokens; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      const std::int64_t high = LynxHighOf(work.symbols[at], open);
+      if (high > bound || high < -bound) return Damaged();
+      work.centres[at] = std::int32_t(high);
+    }
+  }
+  open->SkipPadding();
   for (int c = 0; c < channels; ++c) {
     const int shift = LynxShift(work.classes[c]);
-    const std::int32_t mean = UnZigZag(open->GetGolomb(fields.mean_order));
-    if (mean > kLynxGreatestLevel || mean < -kLynxGreatestLevel) return Damaged();
-    for (int token = 0; token < parts.coded; ++token) {
-      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
-      const std::int64_t level = LynxLevelOf(work.symbols[at], shift, open);
-      if (level > kLynxGreatestLevel || level < -kLynxGreatestLevel) return Damaged();
-      auto prefix = std::int32_t(level);
+    for (int token = 0; token < tokens && shift > 0; ++token) {
+      std::int32_t& level = work.centres[std::size_t(token) * std::size_t(channels) + std::size_t(c)];
+      level = LynxLevelOf(level, open->Get(shift), shift);
+    }
+  }
+  return Ok();
+}
+
+// Levels become centres: joined with what is at hand of the residuals.
+void JoinResiduals(std::span<const std::span<const std::byte>> streams, const Fields& fields, int channels, int width,
+                   const DecodeWork& work) {
+  const Parts& parts = fields.parts;
+  const int known = width * int(streams.size());
+  for (int token = 0; token < parts.coded; ++token) {
+    for (int c = 0; c < channels; ++c) {
+      std::int32_t& centre = work.centres[std::size_t(token) * std::size_t(channels) + std::size_t(c)];
+      std::int32_t prefix = centre;
       if (token >= parts.plain()) {
         prefix = prefix * 16 + GetRow(fields.recent, channels, kLynxResidualBits, token - parts.plain(), c);
-        work.centres[at] = LynxCentre(prefix, kLynxResidualBits, mean);
+        centre = LynxCentre(prefix, kLynxResidualBits, work.means[c]);
         continue;
       }
       for (const std::span<const std::byte> stream : streams) {
         prefix = prefix * (1 << width) + GetRow(stream.data(), channels, width, token, c);
       }
-      work.centres[at] = LynxCentre(prefix, known, mean);
+      centre = LynxCentre(prefix, known, work.means[c]);
     }
   }
-  return Ok();
 }
 
 // Bits per value that are left for symbols once everything else of a page is paid: header, fixed fields, half a word
@@ -436,9 +465,11 @@ Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch
   for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(carried[lane], carried_bytes.data() + 2 * lane);
   const std::span<const std::byte> first = std::span(carried_bytes).first(2 * lanes), rest = words.subspan(2 * used);
   BitReader open(first, rest);
-  LYNX_RETURN_IF_ERROR(ReadCentres(payloads.subspan(1), fields, dims.channels, width, work, &open));
+  LYNX_RETURN_IF_ERROR(ReadLevels(fields, dims.channels, work, &open));
   const std::size_t present = first.size() + rest.size();
-  return open.ok() && std::max(open.bytes(), first.size()) == present ? Ok() : Damaged();
+  if (!open.ok() || std::max(open.bytes(), first.size()) != present) return Damaged();
+  JoinResiduals(payloads.subspan(1), fields, dims.channels, width, work);
+  return Ok();
 }
 
 void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {

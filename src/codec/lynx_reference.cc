@@ -88,19 +88,17 @@ LynxChannel LynxChannelOf(const std::int32_t* cells, int tokens, std::size_t str
   return channel;
 }
 
-void LynxPutOpenBits(std::int32_t level, int shift, BitWriter* bits) {
-  const std::int32_t shifted = level + ((1 << shift) >> 1);
-  const std::int32_t high = shifted >> shift;
+void LynxPutHigh(std::int32_t level, int shift, BitWriter* bits) {
+  const std::int32_t high = (level + ((1 << shift) >> 1)) >> shift;
   const std::int32_t magnitude = high < 0 ? -high : high;
   if (magnitude >= kLynxOutermost) bits->PutGolomb(std::uint32_t(magnitude - kLynxOutermost), kOpenOrder);
-  bits->Put(std::uint32_t(shifted) & ((1u << shift) - 1u), shift);
 }
 
-std::int64_t LynxLevelOf(std::uint8_t symbol, int shift, BitReader* bits) {
-  std::int64_t high = int(symbol) - kLynxOutermost;
-  if (high == kLynxOutermost) high += bits->GetGolomb(kOpenOrder);
-  if (high == -kLynxOutermost) high -= bits->GetGolomb(kOpenOrder);
-  return high * (std::int64_t{1} << shift) + bits->Get(shift) - ((1 << shift) >> 1);
+std::int64_t LynxHighOf(std::uint8_t symbol, BitReader* bits) {
+  const std::int64_t high = int(symbol) - kLynxOutermost;
+  if (high == kLynxOutermost) return high + bits->GetGolomb(kOpenOrder);
+  if (high == -kLynxOutermost) return high - bits->GetGolomb(kOpenOrder);
+  return high;
 }
 
 }  // namespace lynx

@@ -40,15 +40,22 @@ LynxChannel LynxChannelOf(const std::int32_t* cells, int tokens, std::size_t str
 // n = floor(16 e + 8) with e = (x - mean) / step; the anchor level is n >> 4.
 inline std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
 
-// A level and its symbol in a channel of this class; what the symbol leaves open goes to or comes from `bits`.
+// A level in a channel of this shift is a high part, which its symbol tells (the outermost symbols with a Golomb code
+// after them), and `shift` low bits.
 inline std::uint8_t LynxSymbolOf(std::int32_t level, int shift) {
   const std::int32_t high = (level + ((1 << shift) >> 1)) >> shift;
   const std::int32_t bounded = high < -kLynxOutermost ? -kLynxOutermost : high > kLynxOutermost ? kLynxOutermost : high;
   return std::uint8_t(bounded + kLynxOutermost);
 }
-void LynxPutOpenBits(std::int32_t level, int shift, BitWriter* bits);
-// May give any number when bits run out or are hostile; the caller compares with kLynxGreatestLevel.
-std::int64_t LynxLevelOf(std::uint8_t symbol, int shift, BitReader* bits);
+void LynxPutHigh(std::int32_t level, int shift, BitWriter* bits);
+inline std::uint32_t LynxLowOf(std::int32_t level, int shift) {
+  return std::uint32_t(level + ((1 << shift) >> 1)) & ((1u << shift) - 1u);
+}
+// Below 2^31 + 8 in magnitude.
+std::int64_t LynxHighOf(std::uint8_t symbol, BitReader* bits);
+inline std::int32_t LynxLevelOf(std::int32_t high, std::uint32_t low, int shift) {
+  return high * (1 << shift) + std::int32_t(low) - ((1 << shift) >> 1);
+}
 
 // The centre of what `known` of the 4 residual bits leave open, in 32nds of a step, the mean included.
 inline std::int32_t LynxCentre(std::int32_t prefix, int known, std::int32_t mean) {

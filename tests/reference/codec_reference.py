@@ -496,13 +496,17 @@ class Lynx:
         plain, known = coded - recent, width * (len(payloads) - 1)
         u, means = np.zeros((coded, channels), np.int64), np.zeros(channels, np.int64)
         for c in range(channels):
-            mean, s = unzigzag(open_bits.golomb(orders >> 4)), self.shift(classes[c])
+            means[c] = unzigzag(open_bits.golomb(orders >> 4))
             for token in range(coded):
                 h = int(symbols[token, c]) - 8
                 if abs(h) == 8:
                     h += open_bits.golomb(1) * (1 if h > 0 else -1)
-                u[token, c] = (h << s) + open_bits.take(s) - ((1 << s) >> 1)
-            means[c] = mean
+                u[token, c] = h
+        open_bits.take(-open_bits.at % 8)
+        for c in range(channels):
+            s = self.shift(classes[c])
+            for token in range(coded):
+                u[token, c] = (u[token, c] << s) + open_bits.take(s) - ((1 << s) >> 1)
         assert max(open_bits.bytes_used(), 2 * lanes) == len(carried) + len(reader.data) - reader.at
         for payload in payloads[1:]:
             u[:plain] = (u[:plain] << width) + unpack_rows(payload, plain, channels, width)
@@ -570,7 +574,7 @@ class Lynx:
         class_codes = [k - min(classes) for k in classes]
         mean_codes = [zigzag(int(each)) for each in mean]
         class_order, mean_order = best_order(class_codes), best_order(mean_codes)
-        open_bits, symbols = [], np.zeros((coded, channels), np.int64)
+        open_bits, low_bits, symbols = [], [], np.zeros((coded, channels), np.int64)
         for c in range(channels):
             s = self.shift(classes[c])
             open_bits += golomb_bits(mean_codes[c], mean_order)
@@ -580,8 +584,8 @@ class Lynx:
                 symbols[token, c] = min(max(h, -8), 8) + 8
                 if abs(h) >= 8:
                     open_bits += golomb_bits(abs(h) - 8, 1)
-                open_bits += bits_of(moved & (1 << s) - 1, s)
-        open_bytes = bits_to_bytes(open_bits)
+                low_bits += bits_of(moved & (1 << s) - 1, s)
+        open_bytes = bits_to_bytes(open_bits) + bits_to_bytes(low_bits)
         carried = open_bytes[: 2 * lanes].ljust(2 * lanes, b"\0")
         state = [1 << 16 | each for each in struct.unpack(f"<{lanes}H", carried)]
         words = []
