@@ -34,7 +34,7 @@ constexpr Parameter kLynxParameters[] = {{"anchor_bits", 1.2, 4.5, 2.25},
 
 using Values = std::span<const double>;  // one per parameter
 using Maker = std::unique_ptr<Codec> (*)(const std::string& spec, Values values, const CacheShape& shape,
-                                         const CodecKernels& kernels);
+                                         const CodecKernels& kernels, const LynxProfile* profile);
 
 struct Entry {
   std::string_view name;
@@ -42,32 +42,36 @@ struct Entry {
   Maker make;
 };
 
-std::unique_ptr<Codec> MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&) {
+std::unique_ptr<Codec> MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&,
+                               const LynxProfile*) {
   return std::make_unique<RawCodec>(shape);
 }
 
 template <int bits>
-std::unique_ptr<Codec> MakeInteger(const std::string&, Values, const CacheShape& shape, const CodecKernels& kernels) {
+std::unique_ptr<Codec> MakeInteger(const std::string&, Values, const CacheShape& shape, const CodecKernels& kernels,
+                                   const LynxProfile*) {
   return std::make_unique<IntegerCodec>(shape, kernels, bits);
 }
 
 template <PaperReading reading>
-std::unique_ptr<Codec> MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&) {
+std::unique_ptr<Codec> MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
+                                 const LynxProfile*) {
   return std::make_unique<PaperCodec>(shape, reading, values[0], spec);
 }
 
-std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheShape& shape,
-                                  const CodecKernels& kernels) {
+std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheShape& shape, const CodecKernels& kernels,
+                                  const LynxProfile*) {
   return std::make_unique<NestedCodec>(shape, kernels, spec);
 }
 
-std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&) {
+std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
+                                const LynxProfile* profile) {
   LynxParameters parameters;
   parameters.anchor_bits = values[0];
   parameters.recent = int(values[1]);
   parameters.streams = int(values[2]);
   parameters.unrope = values[3] != 0;
-  return std::make_unique<LynxCodec>(shape, parameters, spec);
+  return std::make_unique<LynxCodec>(shape, parameters, spec, profile);
 }
 
 constexpr Entry kCatalog[] = {
@@ -140,7 +144,7 @@ std::vector<std::string> CodecNames() {
 }
 
 Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::string_view spec,
-                                             const CacheShape& shape) {
+                                             const CacheShape& shape, const Profile* profile) {
   const std::size_t colon = spec.find(':');
   const std::string_view name = spec.substr(0, colon);
   const auto entry =
@@ -159,11 +163,15 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
     at = end;
   }
   const Values read(values, entry->parameters.size());
-  return entry->make(CanonicalSpec(*entry, read), read, shape, kernels);
+  LynxProfile channels;
+  if (profile != nullptr) {
+    LYNX_ASSIGN_OR_RETURN(channels, ReadLynxProfile(*profile, shape));
+  }
+  return entry->make(CanonicalSpec(*entry, read), read, shape, kernels, profile != nullptr ? &channels : nullptr);
 }
 
-Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec, const CacheShape& shape, const Profile*) {
-  return MakeCodecWith(PortableKernels(), spec, shape);
+Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec, const CacheShape& shape, const Profile* profile) {
+  return MakeCodecWith(PortableKernels(), spec, shape, profile);
 }
 
 }  // namespace lynx

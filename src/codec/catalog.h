@@ -11,6 +11,6 @@ namespace lynx {
 
 // MakeCodec with these kernels.
 Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::string_view spec,
-                                             const CacheShape& shape);
+                                             const CacheShape& shape, const Profile* profile = nullptr);
 
 }  // namespace lynx

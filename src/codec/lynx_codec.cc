@@ -17,11 +17,11 @@ namespace {
 //   1           R
 //   1           least class
 //   1           order of the Golomb codes of classes (low nibble) and of means (high nibble)
-//   1           0
-//   2 heads     step per head (i16)
+//   1           0: one step per head; else 1 + order of the Golomb codes of step offsets
+//   2 heads     step of the head's first channel (i16)
 //   S H E       elements of the sinks
 //   ceil(R/2) H residuals of the recent tokens, nibble rows
-//   bits        per channel: class - least class; padded to a byte
+//   bits        per channel: class - least class; per channel its step offset; padded to a byte
 //   4 L         coder states
 //   2 per word  coder words
 //   the rest    open bits but for their first 2 L bytes, which the states carry: per channel its mean and what the
@@ -29,6 +29,7 @@ namespace {
 // Payload of a later stream: rows of its bits of the tokens that are neither sinks nor recent.
 constexpr std::size_t kFixedBytes = 4;
 constexpr int kMaxOrder = 15;
+constexpr double kOffsetBits = 0.015;  // what step offsets take per value of a full page, measured
 // Per element, all streams together: a page that needs more travels exactly.
 constexpr std::size_t kMostBytes = 2;
 
@@ -124,12 +125,14 @@ struct EncodeWork {
         words(scratch->Take<std::uint16_t>(dims.elements())),
         open(scratch->Take<std::byte>(OpenBytes(dims))),
         channels(scratch->Take<LynxChannel>(std::size_t(dims.channels))),
+        steps(scratch->Take<std::int16_t>(std::size_t(dims.channels))),
         tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))) {}
   static std::size_t OpenBytes(const PageDims& dims) { return 4 * dims.elements() + 2 * kRansLanes; }
   static std::size_t Bytes(const PageDims& dims) {
     return Scratch::BytesFor<float>(dims.elements()) + Scratch::BytesFor<std::int32_t>(dims.elements()) +
            Scratch::BytesFor<std::uint8_t>(dims.elements()) + Scratch::BytesFor<std::uint16_t>(dims.elements()) +
            Scratch::BytesFor<std::byte>(OpenBytes(dims)) + Scratch::BytesFor<LynxChannel>(std::size_t(dims.channels)) +
+           Scratch::BytesFor<std::int16_t>(std::size_t(dims.channels)) +
            Scratch::BytesFor<const LynxTable*>(std::size_t(dims.channels));
   }
   float* rows;
@@ -138,6 +141,7 @@ struct EncodeWork {
   std::uint16_t* words;
   std::byte* open;
   LynxChannel* channels;
+  std::int16_t* steps;
   const LynxTable** tables;
 };
 
@@ -148,16 +152,36 @@ struct DecodeWork {
         symbols(scratch->Take<std::uint8_t>(dims.elements())),
         classes(scratch->Take<int>(std::size_t(dims.channels))),
         means(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
+        steps(scratch->Take<std::int16_t>(std::size_t(dims.channels))),
         tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))) {}
   std::int32_t* centres;
   std::uint8_t* symbols;
   int* classes;
   std::int32_t* means;
+  std::int16_t* steps;
   const LynxTable** tables;
 };
 
-// Everything but the symbols and the residuals: fixed fields, steps, sinks.
-void PutClasses(const EncodeWork& work, int channels, std::byte* fixed, Appender* out) {
+// A channel's step is its head's plus two eighths of an octave times an offset, which is told as the difference from
+// the channel before it.
+constexpr int kOffsetUnit = 2;
+void PutSteps(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, BitWriter* bits) {
+  const auto code = [&](int c) {
+    return ZigZag(c % head_dim == 0 ? 0 : (work.steps[c] - work.steps[c - 1]) / kOffsetUnit);
+  };
+  bool offsets = false;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) StoreLittle(work.steps[c], fixed + kFixedBytes + 2 * (c / head_dim));
+    offsets = offsets || code(c) != 0;
+  }
+  if (!offsets) return;
+  const int order = BestOrder(channels, code);
+  fixed[3] = std::byte(1 + order);
+  for (int c = 0; c < channels; ++c) bits->PutGolomb(code(c), order);
+}
+
+// Everything that a decoder needs before the symbols.
+void PutClasses(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, Appender* out) {
   int least = kLynxClasses;
   for (int c = 0; c < channels; ++c) least = std::min(least, work.channels[c].channel_class);
   const auto code = [&](int c) { return std::uint32_t(work.channels[c].channel_class - least); };
@@ -166,6 +190,7 @@ void PutClasses(const EncodeWork& work, int channels, std::byte* fixed, Appender
   fixed[2] |= std::byte(order);
   BitWriter bits(out->rest());
   for (int c = 0; c < channels; ++c) bits.PutGolomb(code(c), order);
+  PutSteps(work, channels, head_dim, fixed, &bits);
   bits.Finish();
   if (bits.ok()) {
     out->Skip(bits.bytes());
@@ -253,6 +278,21 @@ struct Fields {
 
 Status Damaged() { return Corrupt("page stream payload does not fit the page's shape"); }
 
+// Adds step offsets (order -1: none) to the steps of the heads, and checks all.
+Status ReadOffsets(int channels, int head_dim, int order, const DecodeWork& work, BitReader* bits) {
+  std::int64_t offset = 0;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) offset = 0;
+    if (order >= 0) offset += UnZigZag(bits->GetGolomb(order));
+    const std::int64_t step = work.steps[c] + kOffsetUnit * offset;
+    if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) {
+      return Corrupt("page stream has an impossible step");
+    }
+    work.steps[c] = std::int16_t(step);
+  }
+  return Ok();
+}
+
 Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, const DecodeWork& work, Fields* fields) {
   ByteReader reader(payload);
   Parts& parts = fields->parts;
@@ -261,10 +301,11 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   const int least_class = reader.Get<std::uint8_t>();
   const int orders = reader.Get<std::uint8_t>();
   fields->mean_order = orders >> 4;
-  reader.Get<std::uint8_t>();
-  for (int head = 0; head < dims.address.head_count; ++head) {
-    const int step = reader.Get<std::int16_t>();
-    if (step < kLynxLeastStep || step > kLynxGreatestStep) return Corrupt("page stream has an impossible step");
+  const int offset_order = int(reader.Get<std::uint8_t>()) - 1;
+  if (offset_order > kMaxOrder) return Damaged();
+  const int head_dim = dims.channels / dims.address.head_count;
+  for (int c = 0; c < dims.channels; ++c) {
+    work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
   }
   reader.GetBytes(SinkBytes(dims, parts.sinks));
   if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
@@ -280,6 +321,7 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
     work.classes[c] = least_class + int(above);
     work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
   }
+  LYNX_RETURN_IF_ERROR(ReadOffsets(dims.channels, head_dim, offset_order, work, &bits));
   fields->coded = rest.subspan(bits.bytes());
   return Ok();
 }
@@ -340,9 +382,26 @@ double SymbolBits(double anchor_bits, int tokens, int channels) {
   return std::max(anchor_bits - overhead, anchor_bits / 2);
 }
 
+// The steps of one head: those that the profile wants, on the grid of offsets and not below what an encoder takes; or
+// one for all.
+void ChooseSteps(const float* values, const HeadRows& rows, double anchor_bits, const std::int16_t* wanted,
+                 std::int16_t* steps) {
+  if (wanted == nullptr) {
+    std::fill_n(steps, rows.head_dim, LynxStepOf(values, rows, SymbolBits(anchor_bits, rows.tokens, int(rows.stride))));
+    return;
+  }
+  const int least = LynxLeastStepOf(values, rows);
+  const int first = std::max(int(wanted[0]), least);
+  for (int c = 0; c < rows.head_dim; ++c) {
+    // Rounded to the grid of the first, downwards for odd distances.
+    const int step = first + ((wanted[c] - first) & ~(kOffsetUnit - 1));
+    steps[c] = std::int16_t(std::max(step, first + ((least - first + 1) & ~(kOffsetUnit - 1))));
+  }
+}
+
 // Rows as they were before RoPE, steps, then n of every element.
 void Quantize(const float* values, const PageDims& dims, const Parts& parts, const RopeTable* rope, double anchor_bits,
-              const EncodeWork& work, std::byte* steps) {
+              const std::int16_t* steps, const EncodeWork& work) {
   const std::size_t channels = std::size_t(dims.channels);
   const int heads = dims.address.head_count, head_dim = dims.channels / heads;
   std::copy_n(values + std::size_t(parts.sinks) * channels, std::size_t(parts.coded) * channels, work.rows);
@@ -353,13 +412,11 @@ void Quantize(const float* values, const PageDims& dims, const Parts& parts, con
     }
   }
   const HeadRows rows{parts.coded, head_dim, channels};
-  const double bits = SymbolBits(anchor_bits, parts.coded, dims.channels);
   for (int head = 0; head < heads; ++head) {
     const int first = head * head_dim;
-    const int step = LynxStepOf(work.rows + first, rows, bits);
-    StoreLittle(std::int16_t(step), steps + 2 * head);
-    LynxCells(work.rows + first, rows, step, work.nested + first);
+    ChooseSteps(work.rows + first, rows, anchor_bits, steps != nullptr ? steps + first : nullptr, work.steps + first);
   }
+  LynxCells(work.rows, parts.coded, dims.channels, work.steps, work.nested);
   for (std::size_t c = 0; c < channels; ++c) {
     work.channels[c] = LynxChannelOf(work.nested + c, parts.coded, channels);
     for (int token = 0; token < parts.coded; ++token) {
@@ -371,7 +428,8 @@ void Quantize(const float* values, const PageDims& dims, const Parts& parts, con
 
 }  // namespace
 
-LynxCodec::LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec)
+LynxCodec::LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec,
+                     const LynxProfile* profile)
     : PageCodec(Info(spec, parameters.streams), CodecId::kLynx, shape), parameters_(parameters) {
   std::vector<const RopeShape*> known;
   for (const LayerShape& layer : shape.layers) {
@@ -382,6 +440,15 @@ LynxCodec::LynxCodec(const CacheShape& shape, const LynxParameters& parameters, 
     if (!rotated || same != known.end()) continue;
     known.push_back(&layer.rope);
     ropes_.emplace_back(layer.rope, kPageTokens);
+  }
+  if (profile == nullptr) return;
+  const int widest = std::max(shape.layers[0].key_dim, shape.layers[0].value_dim);
+  const int delta = LynxDeltaOf(*profile, SymbolBits(parameters.anchor_bits, kPageTokens, widest) - kOffsetBits);
+  for (const auto& row : *profile) {
+    auto& steps = steps_.emplace_back();
+    for (const LynxChannelProfile& channel : row) {
+      steps.push_back(std::int16_t(std::clamp(delta - channel.weight, kLynxLeastStep, kLynxGreatestStep)));
+    }
   }
 }
 
@@ -418,14 +485,17 @@ bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::spa
   std::byte* fixed = out.Take(FixedBytes(dims));
   if (fixed == nullptr) return false;
   fixed[0] = std::byte(parts.recent);
-  Quantize(values, dims, parts, RopeOf(dims.address), parameters_.anchor_bits, work, fixed + kFixedBytes);
+  const std::size_t slot = 2 * std::size_t(dims.address.layer) + std::size_t(dims.address.kind);
+  const int head_dim = channels / dims.address.head_count;
+  const std::int16_t* steps = steps_.empty() ? nullptr : steps_[slot].data() + dims.address.first_head * head_dim;
+  Quantize(values, dims, parts, RopeOf(dims.address), parameters_.anchor_bits, steps, work);
   if (std::byte* to = out.Take(SinkBytes(dims, parts.sinks))) {
     for (std::size_t i = 0; i < std::size_t(parts.sinks) * std::size_t(channels); ++i) {
       StoreElement(values[i], dims.element_type, to + i * std::size_t(ElementBytes(dims.element_type)));
     }
   }
   std::byte* recent = out.Take(RowBytes(parts.recent, channels, kLynxResidualBits));
-  PutClasses(work, channels, fixed, &out);
+  PutClasses(work, channels, head_dim, fixed, &out);
   PutSymbols(work, parts.coded, channels, EncodeWork::OpenBytes(dims), fixed, &out);
 
   const int width = StreamBits();
@@ -477,7 +547,6 @@ void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, 
   const int sinks = PartsOf(dims).sinks;
   const DecodeWork work(dims, &scratch);
   const RopeTable* rope = RopeOf(dims.address);
-  const std::byte* steps = payloads[0].data() + kFixedBytes;
   const std::byte* sink_elements = payloads[0].data() + FixedBytes(dims);
   const std::size_t element_bytes = std::size_t(ElementBytes(dims.element_type));
   for (int in_chunk = 0; in_chunk < dims.ChunkTokens(chunk); ++in_chunk) {
@@ -490,9 +559,10 @@ void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, 
     }
     const std::int32_t* centres = work.centres + std::size_t(token - sinks) * std::size_t(channels);
     for (int head = 0; head < heads; ++head) {
-      const float unit = EighthOctave(LoadLittle<std::int16_t>(steps + 2 * head) - 40);  // step / 32
       float* head_row = row + head * head_dim;
-      for (int c = 0; c < head_dim; ++c) head_row[c] = float(centres[head * head_dim + c]) * unit;
+      for (int c = head * head_dim; c < (head + 1) * head_dim; ++c) {
+        row[c] = float(centres[c]) * EighthOctave(work.steps[c] - 40);  // step / 32
+      }
       if (rope != nullptr) rope->Rotate(head_row, token);
     }
   }

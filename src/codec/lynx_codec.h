@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/lynx_profile.h"
 #include "codec/page_codec.h"
 #include "codec/rope_table.h"
 
@@ -21,7 +22,10 @@ struct LynxParameters {
 class LynxCodec : public PageCodec {
  public:
   // The rope of every layer has passed CheckRope.
-  LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec);
+  // Without a profile (null) every page gets one step per head, chosen for its rate; with one, steps follow it and the
+  // average over the model meets the rate.
+  LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec,
+            const LynxProfile* profile);
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -40,6 +44,8 @@ class LynxCodec : public PageCodec {
   LynxParameters parameters_;
   std::vector<RopeTable> ropes_;
   std::vector<int> rope_of_layer_;  // -1: none
+  // Steps by the profile, [2 * layer + kind][head * head_dim + channel]; empty without one.
+  std::vector<std::vector<std::int16_t>> steps_;
 };
 
 }  // namespace lynx

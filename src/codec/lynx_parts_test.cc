@@ -143,7 +143,8 @@ TEST(LynxSymbols, NestingIsTheFormula) {
       const float value = float(random.Unit() - 0.5) * 40.0f;
       const std::int32_t mean = int(random.Below(41)) - 20;
       std::int32_t cell;
-      LynxCells(&value, {1, 1, 1}, step, &cell);
+      const auto index = std::int16_t(step);
+      LynxCells(&value, 1, 1, &index, &cell);
       const std::int32_t n = LynxNested(cell, mean);
       const double e = (double(value) - double(mean) * double(width) / 4) / double(width);
       ASSERT_NEAR(n + 0.5, 16 * e + 8, 0.501) << value;

@@ -20,8 +20,10 @@ float SpreadOf(const float* values, int tokens, std::size_t stride) {
   return spread / float(tokens);
 }
 
+}  // namespace
+
 // Steps below 2^-16 of the greatest magnitude are finer than any element type here, and levels stay small.
-int LeastStepOf(const float* values, const HeadRows& head) {
+int LynxLeastStepOf(const float* values, const HeadRows& head) {
   float greatest = 0.0f;
   for (int token = 0; token < head.tokens; ++token) {
     for (int c = 0; c < head.head_dim; ++c) {
@@ -31,8 +33,6 @@ int LeastStepOf(const float* values, const HeadRows& head) {
   const int exponent = int(std::bit_cast<std::uint32_t>(greatest) >> 23) - 127;  // below -126 for denormals and 0
   return std::max(kLynxLeastStep, 8 * (exponent + 1 - 16));
 }
-
-}  // namespace
 
 int LynxStepOf(const float* values, const HeadRows& head, double bits) {
   constexpr int kMaxChannels = 16384;
@@ -47,7 +47,8 @@ int LynxStepOf(const float* values, const HeadRows& head, double bits) {
     return sum / head.head_dim;
   };
   // The rate falls as the step grows: the least step that stays within `bits`, or the one before it if that is nearer.
-  int low = LeastStepOf(values, head), high = kLynxGreatestStep;
+  const int least = LynxLeastStepOf(values, head);
+  int low = least, high = kLynxGreatestStep;
   while (low < high) {
     const int middle = low + (high - low) / 2;
     if (rate(middle) <= bits) {
@@ -56,16 +57,16 @@ int LynxStepOf(const float* values, const HeadRows& head, double bits) {
       low = middle + 1;
     }
   }
-  const bool finer = low > LeastStepOf(values, head) && rate(low - 1) - bits < bits - rate(low);
+  const bool finer = low > least && rate(low - 1) - bits < bits - rate(low);
   return finer ? low - 1 : low;
 }
 
-void LynxCells(const float* values, const HeadRows& head, int step, std::int32_t* cells) {
-  const float per_cell = EighthOctave(32 - step);  // 16 / step
-  for (int token = 0; token < head.tokens; ++token) {
-    const std::size_t row = std::size_t(token) * head.stride;
-    for (int c = 0; c < head.head_dim; ++c) {
-      cells[row + std::size_t(c)] = std::int32_t(std::floor(values[row + std::size_t(c)] * per_cell));
+void LynxCells(const float* values, int tokens, int channels, const std::int16_t* steps, std::int32_t* cells) {
+  for (int c = 0; c < channels; ++c) {
+    const float per_cell = EighthOctave(32 - steps[c]);  // 16 / step
+    for (int token = 0; token < tokens; ++token) {
+      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
+      cells[at] = std::int32_t(std::floor(values[at] * per_cell));
     }
   }
 }

@@ -26,9 +26,11 @@ struct HeadRows {
 
 // The step whose rate is nearest to `bits` per value, by the static tables (reverse water-filling over the channels).
 int LynxStepOf(const float* values, const HeadRows& head, double bits);
+// The least step that an encoder takes for these values.
+int LynxLeastStepOf(const float* values, const HeadRows& head);
 
-// Fine cells floor(16 x / step).
-void LynxCells(const float* values, const HeadRows& head, int step, std::int32_t* cells);
+// Fine cells floor(16 x / step), rows [token][channel], one step per channel.
+void LynxCells(const float* values, int tokens, int channels, const std::int16_t* steps, std::int32_t* cells);
 
 // Mean of a channel's cells on the grid of step / 4, nearest, and its class: mean magnitude around that.
 struct LynxChannel {

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "codec/distortion.h"
+#include "codec/lynx_profile.h"
 #include "codec/lynx_tables.h"
 #include "codec/page_codec.h"
 #include "codec/page_memory_test.h"
@@ -327,6 +328,64 @@ TEST(Lynx, HeadsOfOnePageHaveTheirOwnSteps) {
     if (i / kDim % 2 == 0) error += std::pow(double(decoded[i]) - page.values[i], 2);
   }
   EXPECT_LT(error / (256 * kDim), 0.1);
+}
+
+// With a profile the steps are delta / w, whatever the page; a decoder needs no profile.
+TEST(LynxProfile, StepsFollowWeights) {
+  Page page;
+  page.address.head_count = 2;
+  page.values.resize(page.size());
+  Random random(18);
+  for (float& value : page.values) value = Normal(random);
+  const CacheShape shape = page.Shape();
+  LynxProfile profile;
+  for (const LayerShape& layer : shape.layers) {
+    for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+      auto& row = profile.emplace_back();
+      for (int c = 0; c < layer.kv_heads * layer.HeadDim(kind); ++c) {
+        row.push_back({-3, std::int16_t(c % 4 == 0 ? 16 : -8 * (c / kDim))});  // 4, or 1 in head 0 and 1/2 in head 1
+      }
+    }
+  }
+  const Profile bytes = WriteLynxProfile(profile, shape);
+  const auto read = ReadLynxProfile(bytes, shape);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, profile);
+  const auto codec = MakeCodec("lynx", shape, &bytes);
+  ASSERT_TRUE(codec.ok());
+  EXPECT_EQ((*codec)->info().spec, MustMake("lynx", shape)->info().spec);
+  PageMemory source(page.address, kDim, page.type);
+  source.Fill(page.values);
+  const Streams streams = EncodePage(**codec, source.view()).value();
+  const auto decoded = Decode("lynx", page, streams, 1);
+  double error[3] = {};
+  for (std::size_t i = 0; i < page.size(); ++i) {
+    const std::size_t c = i % (2 * kDim);
+    error[c % 4 == 0 ? 0 : 1 + c / kDim] += std::pow(double(decoded[i]) - page.values[i], 2) / (c % 4 == 0 ? 32 : 48);
+  }
+  EXPECT_NEAR(error[1] / error[0], 16, 4);
+  EXPECT_GT(error[2] / error[1], 2);
+  EXPECT_NEAR(Bits(page, streams[0]), 2.25, 0.25);
+}
+
+TEST(LynxProfile, DamagedAndOtherProfilesAreRefused) {
+  const CacheShape shape = ShapeFor(2, 8);
+  LynxProfile profile;
+  for (const LayerShape& layer : shape.layers) {
+    profile.emplace_back(std::size_t(2 * layer.key_dim), LynxChannelProfile{-8, 3});
+    profile.emplace_back(std::size_t(2 * layer.value_dim), LynxChannelProfile{-9, 4});
+  }
+  const Profile good = WriteLynxProfile(profile, shape);
+  EXPECT_TRUE(MakeCodec("lynx", shape, &good).ok());
+  for (std::size_t size = 0; size < good.bytes.size(); ++size) {
+    Profile damaged{{good.bytes.begin(), good.bytes.begin() + std::ptrdiff_t(size)}};
+    EXPECT_EQ(MakeCodec("lynx", shape, &damaged).status().code(), ErrorCode::kCorrupt);
+    damaged = good;
+    damaged.bytes[size] ^= std::byte{4};
+    EXPECT_EQ(MakeCodec("lynx", shape, &damaged).status().code(), ErrorCode::kCorrupt);
+  }
+  EXPECT_EQ(MakeCodec("lynx", ShapeFor(2, 9), &good).status().code(), ErrorCode::kInvalid);
+  EXPECT_EQ(MakeCodec("lynx", ShapeFor(1, 8), &good).status().code(), ErrorCode::kInvalid);
 }
 
 // Anything behind a valid checksum is refused, or decodes to finite numbers.

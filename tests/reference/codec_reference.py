@@ -466,14 +466,18 @@ class Lynx:
         sinks = min(max(4 - first_token, 0), tokens)
         coded, width = tokens - sinks, 4 // (self.streams - 1)
         reader = Reader(payloads[0])
-        recent, least, orders, _ = reader.take(4)
-        steps = np.frombuffer(reader.take(2 * heads), "<i2")
+        recent, least, orders, offset_order = reader.take(4)
+        steps = np.repeat(np.frombuffer(reader.take(2 * heads), "<i2").astype(np.int64), head_dim)
         kind = {BF16: "<u2", F16: "<f2", FLOAT32: "<f4"}[element_type]
         bits = np.frombuffer(reader.take(sinks * channels * np.dtype(kind).itemsize), kind).reshape(sinks, channels)
         exact = bf16_value(bits) if element_type == BF16 else bits.astype(F32)
         late = unpack_nibbles(reader.take((recent + 1) // 2 * channels), recent, channels)
         class_bits = BitReader(reader.data[reader.at :])
         classes = [least + class_bits.golomb(orders & 15) for _ in range(channels)]
+        if offset_order > 0:
+            for c in range(channels):
+                change = 2 * unzigzag(class_bits.golomb(offset_order - 1))
+                steps[c] = (steps[c] if c % head_dim == 0 else steps[c - 1]) + change
         reader.take(class_bits.bytes_used())
         lanes = min(channels, 32)
         state = list(struct.unpack(f"<{lanes}I", reader.take(4 * lanes)))
@@ -513,7 +517,7 @@ class Lynx:
         u[plain:] = (u[plain:] << 4) + late
         left = np.where(np.arange(coded) < plain, 4 - known, 0)[:, None]
         u = ((2 * u + 1) << left) - 16 + 8 * means
-        unit = np.repeat(np.array([2.0 ** (int(i) / 8) for i in steps]).astype(F32) / F32(32), head_dim)
+        unit = np.array([2.0 ** (int(i) / 8) for i in steps]).astype(F32) / F32(32)
         values = u.astype(F32) * unit
         rotate(values, rope, heads, head_dim, sinks, back=False)
         return np.vstack([exact, values])
