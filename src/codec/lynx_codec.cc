@@ -29,7 +29,9 @@ namespace {
 // Payload of a later stream: rows of its bits of the tokens that are neither sinks nor recent.
 constexpr std::size_t kFixedBytes = 4;
 constexpr int kMaxOrder = 15;
-constexpr double kOffsetBits = 0.015;  // what step offsets take per value of a full page, measured
+// Per value of a full page: step offsets, and by how much the rate of pages exceeds that of the profile's mean page
+// (measured on the caches of docs/codec.md §3.6).
+constexpr double kOffsetBits = 0.035;
 // Per element, all streams together: a page that needs more travels exactly.
 constexpr std::size_t kMostBytes = 2;
 
@@ -164,10 +166,9 @@ struct DecodeWork {
 
 // A channel's step is its head's plus two eighths of an octave times an offset, which is told as the difference from
 // the channel before it.
-constexpr int kOffsetUnit = 2;
 void PutSteps(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, BitWriter* bits) {
   const auto code = [&](int c) {
-    return ZigZag(c % head_dim == 0 ? 0 : (work.steps[c] - work.steps[c - 1]) / kOffsetUnit);
+    return ZigZag(c % head_dim == 0 ? 0 : (work.steps[c] - work.steps[c - 1]) / kLynxOffsetUnit);
   };
   bool offsets = false;
   for (int c = 0; c < channels; ++c) {
@@ -284,7 +285,7 @@ Status ReadOffsets(int channels, int head_dim, int order, const DecodeWork& work
   for (int c = 0; c < channels; ++c) {
     if (c % head_dim == 0) offset = 0;
     if (order >= 0) offset += UnZigZag(bits->GetGolomb(order));
-    const std::int64_t step = work.steps[c] + kOffsetUnit * offset;
+    const std::int64_t step = work.steps[c] + kLynxOffsetUnit * offset;
     if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) {
       return Corrupt("page stream has an impossible step");
     }
@@ -391,11 +392,9 @@ void ChooseSteps(const float* values, const HeadRows& rows, double anchor_bits, 
     return;
   }
   const int least = LynxLeastStepOf(values, rows);
-  const int first = std::max(int(wanted[0]), least);
   for (int c = 0; c < rows.head_dim; ++c) {
-    // Rounded to the grid of the first, downwards for odd distances.
-    const int step = first + ((wanted[c] - first) & ~(kOffsetUnit - 1));
-    steps[c] = std::int16_t(std::max(step, first + ((least - first + 1) & ~(kOffsetUnit - 1))));
+    const int missing = std::max(least - wanted[c], 0);
+    steps[c] = std::int16_t(wanted[c] + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
   }
 }
 
@@ -444,10 +443,13 @@ LynxCodec::LynxCodec(const CacheShape& shape, const LynxParameters& parameters, 
   if (profile == nullptr) return;
   const int widest = std::max(shape.layers[0].key_dim, shape.layers[0].value_dim);
   const int delta = LynxDeltaOf(*profile, SymbolBits(parameters.anchor_bits, kPageTokens, widest) - kOffsetBits);
-  for (const auto& row : *profile) {
+  for (std::size_t slot = 0; slot < profile->size(); ++slot) {
     auto& steps = steps_.emplace_back();
-    for (const LynxChannelProfile& channel : row) {
-      steps.push_back(std::int16_t(std::clamp(delta - channel.weight, kLynxLeastStep, kLynxGreatestStep)));
+    const int head_dim = shape.layers[slot / 2].HeadDim(KvKind(slot % 2));
+    const std::span<const LynxChannelProfile> row((*profile)[slot]);
+    for (std::size_t first = 0; first < row.size(); first += std::size_t(head_dim)) {
+      const auto head = LynxProfileSteps(row.subspan(first, std::size_t(head_dim)), delta);
+      steps.insert(steps.end(), head.begin(), head.end());
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "codec/lynx_profile.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -84,13 +86,16 @@ int LynxDeltaOf(const LynxProfile& profile, double bits) {
   const auto rate = [&](int delta) {
     double sum = 0.0, count = 0.0;
     for (const auto& row : profile) {
-      for (const LynxChannelProfile& channel : row) sum += tables.Bits(channel.spread + channel.weight - delta);
+      for (const LynxChannelProfile& channel : row) {
+        const int at = channel.spread + channel.weight - delta;  // between two entries of the table
+        const double part = (at & 7) / 8.0;
+        sum += (1.0 - part) * tables.Bits(at >> 3) + part * tables.Bits((at >> 3) + 1);
+      }
       count += double(row.size());
     }
     return sum / count;
   };
-  // The rate falls as delta grows.
-  int low = 4 * kLynxLeastStep, high = 4 * kLynxGreatestStep + 4096;
+  int low = -(1 << 17), high = 1 << 17;  // the rate falls as delta grows
   while (low < high) {
     const int middle = low + (high - low) / 2;
     if (rate(middle) <= bits) {
@@ -99,7 +104,25 @@ int LynxDeltaOf(const LynxProfile& profile, double bits) {
       low = middle + 1;
     }
   }
-  return rate(low - 1) - bits < bits - rate(low) ? low - 1 : low;
+  return low;
+}
+
+std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> head, int delta) {
+  constexpr int kPerOffset = 8 * kLynxOffsetUnit;  // 16: divided by as a shift, which is a floor
+  static_assert(kPerOffset == 16);
+  std::vector<int> offsets;
+  std::int64_t sum = 0;  // of delta / w less offsets
+  for (const LynxChannelProfile& channel : head) {
+    offsets.push_back((head[0].weight - channel.weight + kPerOffset / 2) >> 4);
+    sum += delta - channel.weight - kPerOffset * offsets.back();
+  }
+  const double first = double(sum) / (8.0 * double(head.size()));
+  std::vector<std::int16_t> steps;
+  for (const int offset : offsets) {
+    const int rounded = int(first + 65536.5) - 65536 + kLynxOffsetUnit * offset;
+    steps.push_back(std::int16_t(std::clamp(rounded, kLynxLeastStep, kLynxGreatestStep)));
+  }
+  return steps;
 }
 
 }  // namespace lynx

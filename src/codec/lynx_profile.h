@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lynx/codec.h"
@@ -11,8 +12,8 @@
 
 namespace lynx {
 
-// Both are 8 log2 of a positive number: the mean distance from the page's mean (K before RoPE), and the weight w of
-// steps delta / w.
+// Both are 64 log2 of a positive number (finer than steps, so that the rate of a whole model can be met): the mean
+// distance from the page's mean (K before RoPE), and the weight w of steps delta / w.
 struct LynxChannelProfile {
   std::int16_t spread = 0;
   std::int16_t weight = 0;
@@ -27,7 +28,10 @@ using LynxProfile = std::vector<std::vector<LynxChannelProfile>>;
 Profile WriteLynxProfile(const LynxProfile& profile, const CacheShape& shape);
 Result<LynxProfile> ReadLynxProfile(const Profile& profile, const CacheShape& shape);
 
-// delta as 8 log2: the one at which the average over all channels comes nearest to `bits` per value.
+// delta as 64 log2: the one at which the average over all channels comes nearest to `bits` per value.
 int LynxDeltaOf(const LynxProfile& profile, double bits);
+// Step indices of one head's channels for this delta: the first, and from there on the grid of kLynxOffsetUnit, so that
+// their mean is the one of delta / w.
+std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> head, int delta);
 
 }  // namespace lynx

@@ -14,6 +14,8 @@ inline constexpr int kLynxResidualBits = 4;  // r
 inline constexpr int kLynxSinks = 4;         // positions of the sequence that travel exactly
 // Steps are 2^(index / 8); the least is chosen so that no arithmetic on it meets denormals.
 inline constexpr int kLynxLeastStep = -800, kLynxGreatestStep = 255;
+// Channels of a head differ in steps by multiples of this.
+inline constexpr int kLynxOffsetUnit = 2;
 // Levels and means that a decoder accepts; an encoder stays below 2^20 and 2^22.
 inline constexpr std::int32_t kLynxGreatestLevel = 1 << 24;
 

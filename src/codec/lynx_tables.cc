@@ -89,16 +89,19 @@ double Entropy(double magnitude) {
   return nats / kLn2;
 }
 
+// The nearest per_octave * log2(value), from 2^-100.
+int OctavesOf(float value, int per_octave) {
+  if (!(value >= 0x1p-100f)) return -100 * per_octave;
+  const double octaves = PortableLog(double(value)) * (per_octave / 0.6931471805599453);
+  return int(octaves + 128 * per_octave + 0.5) - 128 * per_octave;
+}
+
 }  // namespace
 
 float EighthOctave(int eighths) { return float(EighthOctaveExactly(eighths)); }
 
-int EighthOctavesOf(float value) {
-  constexpr int kLeast = -800;
-  if (!(value >= 0x1p-100f)) return kLeast;
-  const double eighths = PortableLog(double(value)) * (8.0 / 0.6931471805599453);
-  return std::max(kLeast, int(eighths + 1024.5) - 1024);
-}
+int EighthOctavesOf(float value) { return OctavesOf(value, 8); }
+int FineOctavesOf(float value) { return OctavesOf(value, 64); }
 
 const LynxTables& LynxTables::Get() {
   static const LynxTables tables;

@@ -25,6 +25,8 @@ inline int LynxTableOf(int channel_class) { return channel_class - 4 * LynxShift
 float EighthOctave(int eighths);
 // The nearest 8 log2(value), at least -800; value >= 0.
 int EighthOctavesOf(float value);
+// The nearest 64 log2(value), at least -6400.
+int FineOctavesOf(float value);
 
 struct LynxTable {
   std::array<std::uint16_t, kLynxSymbols + 1> cumulative;  // of 2^12; every symbol has at least one

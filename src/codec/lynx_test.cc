@@ -343,7 +343,7 @@ TEST(LynxProfile, StepsFollowWeights) {
     for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
       auto& row = profile.emplace_back();
       for (int c = 0; c < layer.kv_heads * layer.HeadDim(kind); ++c) {
-        row.push_back({-3, std::int16_t(c % 4 == 0 ? 16 : -8 * (c / kDim))});  // 4, or 1 in head 0 and 1/2 in head 1
+        row.push_back({-21, std::int16_t(c % 4 == 0 ? 128 : -64 * (c / kDim))});  // 4, or 1 in head 0 and 1/2 in head 1
       }
     }
   }

@@ -54,8 +54,8 @@ void ShareByPairs(const RopeShape& rope, double* squares) {
   }
 }
 
-// The mean over pages of 8 log2 of the mean distance from the page's mean, per channel of a head.
-void AddSpreads(const CacheBlock& block, int layer, KvKind kind, int head, std::vector<double>* eighths) {
+// The mean over pages of 64 log2 of the mean distance from the page's mean, per channel of a head.
+void AddSpreads(const CacheBlock& block, int layer, KvKind kind, int head, std::vector<double>* octaves) {
   const LayerShape& dims = block.shape().layers[std::size_t(layer)];
   const int dim = dims.HeadDim(kind);
   const PageView page = block.Page({layer, kind, head, 1, block.first_token(), block.token_count()}).value();
@@ -72,7 +72,7 @@ void AddSpreads(const CacheBlock& block, int layer, KvKind kind, int head, std::
     const double mean = sum / page.address.token_count;
     for (std::size_t at = std::size_t(c); at < rows.size(); at += std::size_t(dim))
       spread += std::fabs(rows[at] - mean);
-    (*eighths)[std::size_t(head * dim + c)] += EighthOctavesOf(float(spread / page.address.token_count));
+    (*octaves)[std::size_t(head * dim + c)] += FineOctavesOf(float(spread / page.address.token_count));
   }
 }
 
@@ -98,10 +98,10 @@ Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens) {
       Add(dims, probes[std::size_t(layer)], kPage, &sums[std::size_t(layer)]);
       if (page == 0) continue;  // sinks would be in its spreads
       for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
-        auto& eighths = spreads[2 * std::size_t(layer) + std::size_t(kind)];
-        eighths.resize(std::size_t(dims.kv_heads * dims.HeadDim(kind)));
+        auto& octaves = spreads[2 * std::size_t(layer) + std::size_t(kind)];
+        octaves.resize(std::size_t(dims.kv_heads * dims.HeadDim(kind)));
         for (int head = 0; head < dims.kv_heads && dims.HeadDim(kind) > 0; ++head) {
-          AddSpreads(block, layer, kind, head, &eighths);
+          AddSpreads(block, layer, kind, head, &octaves);
         }
       }
     }
@@ -117,13 +117,13 @@ Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens) {
     for (int head = 0; head < dims.kv_heads; ++head)
       ShareByPairs(dims.rope, sum.query_squares.data() + head * dims.key_dim);
     for (int kind = 0; kind < 2; ++kind) {
-      const auto& eighths = spreads[2 * layer + std::size_t(kind)];
-      for (std::size_t c = 0; c < eighths.size(); ++c) {
+      const auto& octaves = spreads[2 * layer + std::size_t(kind)];
+      for (std::size_t c = 0; c < octaves.size(); ++c) {
         // Logits are q k / sqrt(key_dim).
         const double weight = kind == 0 ? std::sqrt(sum.query_squares[c] / count / dims.key_dim)
                                         : std::sqrt(sum.output_squares[c] / (sum.residual_square / count));
         profile[2 * layer + std::size_t(kind)].push_back(
-            {std::int16_t(std::lround(eighths[c] / (pages - 1))), std::int16_t(EighthOctavesOf(float(weight)))});
+            {std::int16_t(std::lround(octaves[c] / (pages - 1))), std::int16_t(FineOctavesOf(float(weight)))});
       }
     }
   }

@@ -94,18 +94,18 @@ TEST(Calibrate, SpreadsAndWeights) {
   EXPECT_EQ(engine.open_, 0);
   const LynxProfile rows = ReadLynxProfile(*profile, engine.info().shape).value();
   ASSERT_EQ(rows.size(), 2u);
-  const auto eighths = [](double value) { return 8 * std::log2(value); };
+  const auto octaves = [](double value) { return 64 * std::log2(value); };
   for (int head = 0; head < 2; ++head) {
     const double scale = std::exp2(head);
     for (int c = 0; c < kDim; ++c) {
       const LynxChannelProfile& key = rows[0][std::size_t(head * kDim + c)];
       const LynxChannelProfile& value = rows[1][std::size_t(head * kDim + c)];
-      EXPECT_NEAR(key.spread, eighths(scale / 2), 1.5) << head << " " << c;  // uniform on ±s: s / 2 from the mean
-      EXPECT_NEAR(value.spread, eighths(scale / 2), 1.5);
+      EXPECT_NEAR(key.spread, octaves(scale / 2), 12) << head << " " << c;  // uniform on ±s: s / 2 from the mean
+      EXPECT_NEAR(value.spread, octaves(scale / 2), 12);
       // Channels 0 and 1 are a pair: sqrt((1 + 4) / 2); logits are over sqrt(4).
       const double energy = c < 2 ? std::sqrt(2.5) : (c == 2 ? 1 : 2);
-      EXPECT_NEAR(key.weight, eighths(energy * scale / 2), 1);
-      EXPECT_NEAR(value.weight, eighths((head == 0 ? 1 : 4) / 0.5), 1);
+      EXPECT_NEAR(key.weight, octaves(energy * scale / 2), 1);
+      EXPECT_NEAR(value.weight, octaves((head == 0 ? 1 : 4) / 0.5), 1);
     }
   }
 }
