@@ -27,6 +27,7 @@ struct QualityFlags {
   int windows = 24;
   int tokens = 64;
   bool quick = false;
+  std::string profile;
   std::string json, csv, plot;
 };
 
@@ -177,8 +178,8 @@ Result<EngineFlags> PrepareEngine(const QualityFlags& flags) {
 std::string Identity(const Engine& engine, const QualityFlags& flags) {
   std::string text = engine.info().model + " " + engine.info().revision;
   for (const std::string& path : flags.texts) text += " " + path;
-  return text + " " + std::to_string(flags.engine.context) + " " + std::to_string(flags.windows) + " " +
-         std::to_string(flags.tokens);
+  return text + " " + flags.profile + " " + std::to_string(flags.engine.context) + " " + std::to_string(flags.windows) +
+         " " + std::to_string(flags.tokens);
 }
 
 Status RunQuality(QualityFlags flags) {
@@ -188,9 +189,11 @@ Status RunQuality(QualityFlags flags) {
   }
   LYNX_ASSIGN_OR_RETURN(const EngineFlags engine_flags, PrepareEngine(flags));
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(engine_flags, EngineUse::kDecode, 1));
+  LYNX_ASSIGN_OR_RETURN(const std::optional<Profile> profile, ReadProfile(flags.profile));
   std::vector<std::unique_ptr<Codec>> codecs;
   for (const std::string& spec : SplitCodecs(flags.codecs)) {
-    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(spec, engine->info().shape));
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec,
+                          MakeCodec(spec, engine->info().shape, profile ? &*profile : nullptr));
     codecs.push_back(std::move(codec));
   }
   Progress progress(flags.json.empty() ? "" : flags.json + ".partial", Identity(*engine, flags));
@@ -239,6 +242,7 @@ void AddEvalCommand(CLI::App* app, int* exit_code) {
   command->add_option("--codecs", flags->codecs, "codecs with parameters: nested,paper:alpha=4,int8")
       ->capture_default_str()
       ->type_name("CODEC");
+  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote, for codec lynx")->type_name("FILE");
   command->add_flag("--quick", flags->quick, "at most 3 windows and 16 tokens: a first look, not a figure to publish");
   command->add_option("--json", flags->json, "write everything; FILE.partial lets an interrupted run go on")
       ->type_name("FILE");

@@ -14,16 +14,20 @@ struct PrefillFlags {
   std::string listen = "127.0.0.1:7000";
   std::string congestion_control = "cubic";
   int kept = 4;
+  std::string profile;
 };
 
 int RunPrefill(const PrefillFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
+  auto profile = ReadProfile(flags.profile);
+  if (!profile.ok()) return Fail("prefill", profile.status());
   auto engine = OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1);
   if (!engine.ok()) return Fail("prefill", engine.status());
   PrefillOptions options;
   options.listen = flags.listen;
   options.tcp.congestion_control = flags.congestion_control;
   options.kept_caches = flags.kept;
+  options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
   auto node = PrefillNode::Start(engine->get(), options);
   if (!node.ok()) return Fail("prefill", node.status());
@@ -53,6 +57,8 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
                    "TCP congestion control; \"system\" leaves the kernel's default")
       ->capture_default_str()
       ->type_name("NAME");
+  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
+      ->type_name("FILE");
   command->footer(
       "Then, on the machine that answers:\n"
       "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"\n"

@@ -165,6 +165,13 @@ Result<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
+Result<std::optional<Profile>> ReadProfile(const std::string& path) {
+  if (path.empty()) return std::optional<Profile>();
+  LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const auto bytes = std::as_bytes(std::span(text));
+  return std::optional<Profile>(Profile{{bytes.begin(), bytes.end()}});
+}
+
 Status CheckWritable(const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app)) return Ok();
   return IoError("can't write " + path + ": " + std::strerror(errno));

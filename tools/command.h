@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "lynx/codec.h"
 #include "lynx/engine.h"
 #include "lynx/result.h"
 #include "lynx/sampling.h"
@@ -67,6 +69,9 @@ Result<std::string> ReadFile(const std::string& path);
 Status CheckWritable(const std::string& path);
 Status WriteFile(const std::string& path, const std::string& text);
 
+// What `lynx calibrate` wrote; nothing for an empty path. Whether it fits a model is for MakeCodec to say.
+Result<std::optional<Profile>> ReadProfile(const std::string& path);
+
 // A user message as prompt tokens. With `raw`, the text as it is; otherwise document and question in the model's chat
 // template. `prompt_tokens` > 0 cuts the end of the document so that the prompt has exactly that many tokens.
 Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,
@@ -78,5 +83,6 @@ void AddGenerateCommand(CLI::App* app, int* exit_code);
 void AddDemoCommand(CLI::App* app, int* exit_code);
 void AddLinkCommand(CLI::App* app, int* exit_code);
 void AddEvalCommand(CLI::App* app, int* exit_code);
+void AddCalibrateCommand(CLI::App* app, int* exit_code);
 
 }  // namespace lynx

@@ -58,6 +58,7 @@ class PrefillNode::Impl {
       return Invalid("keeping " + std::to_string(options_.kept_caches) + " caches needs an engine with " +
                      std::to_string(options_.kept_caches + 1) + " sequences");
     }
+    if (const Status fits = MakeCodec("raw", engine_->info().shape, profile()).status(); !fits.ok()) return fits;
     NetOptions net;
     net.listen = options_.listen;
     net.tcp = options_.tcp;
@@ -92,6 +93,8 @@ class PrefillNode::Impl {
   }
 
  private:
+  const Profile* profile() const { return options_.profile ? &*options_.profile : nullptr; }
+
   void Log(const std::string& line) {
     if (options_.log) options_.log(line);
   }
@@ -140,7 +143,7 @@ class PrefillNode::Impl {
     const TimeNs start = MonotonicNow();
     const TransferRequest& request = job->body;
     LYNX_RETURN_IF_ERROR(Check(request));
-    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape));
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape, profile()));
     const std::shared_ptr<const Codec> codec = std::move(made);
     net_->Post([id = job->id, offer = OfferFor(*codec, int(request.tokens.size()))](TransferNode& node, TimeNs now) {
       if (const Status status = node.Offer(id, offer, now); !status.ok()) node.Abort(id, status, now);

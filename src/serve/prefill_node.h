@@ -5,9 +5,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "lynx/codec.h"
 #include "lynx/engine.h"
 #include "lynx/result.h"
 #include "net/socket.h"
@@ -18,7 +20,8 @@ struct PrefillOptions {
   std::string name = "prefill";
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
-  int kept_caches = 4;  // recent prompts whose caches stay; the engine needs one sequence more
+  int kept_caches = 4;             // recent prompts whose caches stay; the engine needs one sequence more
+  std::optional<Profile> profile;  // of the engine's model, for codecs that know what to do with it
   // Called with one line per event worth a log line, on the serving and the network thread. May be empty.
   std::function<void(std::string_view line)> log;
 };
