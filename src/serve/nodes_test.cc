@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "codec/lynx_profile.h"
 #include "net/net_node.h"
 #include "serve/node_layout.h"
 #include "serve/two_nodes_test.h"
@@ -150,6 +151,40 @@ TEST_F(Nodes, PageStreamsDoNotDependOnHowTheyCameAbout) {
       }
     }
   }
+}
+
+// Only the prefill node has the profile.
+TEST_F(Nodes, AProfileSteersTheEncoder) {
+  const auto engine = MakeToy(LongToy());
+  const CacheShape& shape = engine->info().shape;
+  LynxProfile channels;
+  for (const LayerShape& layer : shape.layers) {
+    for (const int dim : {layer.key_dim, layer.value_dim}) {
+      auto& row = channels.emplace_back(std::size_t(layer.kv_heads * dim));
+      for (std::size_t c = 0; c < row.size(); ++c) row[c] = {-64, std::int16_t(c % 2 == 0 ? 128 : 0)};
+    }
+  }
+  const Profile profile = WriteLynxProfile(channels, shape);
+  const PrefillServer server(MakeToy(LongToy()), "127.0.0.1:0", profile);
+  const auto codec = MakeCodec("lynx", shape, &profile).value();
+  TransferRequest request;
+  request.tokens = RandomPrompt(300, 8);
+  request.codec = codec->info().spec;
+  const CacheBlock cache = Prefill(engine.get(), request.tokens).cache;
+  Collector collector(server.address());
+  const auto contents = Contents(collector.Collect(request));
+  EXPECT_TRUE(contents == Contents(EncodeCache(*codec, cache)));
+  EXPECT_FALSE(contents == Contents(EncodeCache(*MakeCodec("lynx", shape).value(), cache)));
+  const auto result = DecodeClient(server.address()).Generate(RequestFor(request.tokens, "lynx"));
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_TRUE(result->exact) << result->difference;
+
+  Profile other = WriteLynxProfile(LynxProfile(2), CacheShape{ElementType::kBf16, {LayerShape{}}});
+  PrefillOptions options;
+  options.listen = "127.0.0.1:0";
+  options.kept_caches = 0;
+  options.profile = other;
+  EXPECT_EQ(PrefillNode::Start(engine.get(), options).status().code(), ErrorCode::kInvalid);
 }
 
 TEST_F(Nodes, KeptCachesAreUsed) {

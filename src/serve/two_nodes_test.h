@@ -59,11 +59,13 @@ class PrefillServer {
  public:
   explicit PrefillServer(const ToyOptions& toy = LongToy(), const std::string& listen = "127.0.0.1:0")
       : PrefillServer(MakeToy(toy), listen) {}
-  explicit PrefillServer(std::unique_ptr<Engine> engine, const std::string& listen = "127.0.0.1:0")
+  explicit PrefillServer(std::unique_ptr<Engine> engine, const std::string& listen = "127.0.0.1:0",
+                         std::optional<Profile> profile = {})
       : engine_(std::move(engine)) {
     PrefillOptions options;
     options.listen = listen;
     options.kept_caches = 2;
+    options.profile = std::move(profile);
     auto node = PrefillNode::Start(engine_.get(), options);
     EXPECT_TRUE(node.ok()) << node.status().ToString();
     node_ = std::move(node).value();
