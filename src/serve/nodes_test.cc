@@ -296,7 +296,7 @@ TEST_F(Nodes, DraftsOnASlowLink) {
       drafted += result->drafted;
     }
   }
-  EXPECT_GT(drafted, 4);  // how many depends on the machine; two are certain: the cap of 1
+  EXPECT_GE(drafted, 2);  // how many depends on the machine; two are certain: the cap of 1
 }
 
 TEST_F(Nodes, TwoDecodeNodesAtOnce) {
