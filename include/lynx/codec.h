@@ -22,6 +22,11 @@ struct PageShape {
   int tokens = 0;
 };
 
+// The dimensions of a page of this cache. The address must fit (CheckAddress).
+inline PageShape ShapeOf(const CacheShape& cache, const PageAddress& page) {
+  return {page.kind, page.head_count, cache.layers[std::size_t(page.layer)].HeadDim(page.kind), page.token_count};
+}
+
 struct CodecInfo {
   std::string name;  // "nested"
   std::string spec;  // canonical name with every parameter, "nested:anchor=4,residual=4"; equal specs are equal formats

@@ -28,10 +28,6 @@ struct EncodedCache {
   std::vector<std::vector<std::vector<std::byte>>> streams;  // [page][stream]
 };
 
-PageShape Dims(const CacheShape& shape, const PageAddress& page) {
-  return {page.kind, page.head_count, shape.layers[std::size_t(page.layer)].HeadDim(page.kind), page.token_count};
-}
-
 Result<EncodedCache> EncodeCache(const CacheBlock& block, const Codec& codec, double* seconds) {
   const CodecInfo& info = codec.info();
   EncodedCache cache;
@@ -43,7 +39,7 @@ Result<EncodedCache> EncodeCache(const CacheBlock& block, const Codec& codec, do
   for (const PageAddress& address : cache.pages) {
     LYNX_ASSIGN_OR_RETURN(PageView page, block.Page(address));
     page.tokens_after = block.first_token() + block.token_count() - address.first_token - address.token_count;
-    const PageShape dims = Dims(block.shape(), address);
+    const PageShape dims = ShapeOf(block.shape(), address);
     scratch.resize(std::max(scratch.size(), codec.ScratchBytes(dims)));
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       outputs[k].resize(std::max(outputs[k].size(), codec.MaxBytes(dims, int(k))));
@@ -67,7 +63,7 @@ Result<CacheBlock> DecodeCache(const CacheBlock& like, const Codec& codec, const
   std::vector<std::byte> scratch;
   for (std::size_t i = 0; i < cache.pages.size(); ++i) {
     LYNX_ASSIGN_OR_RETURN(const PageSpan page, block.Page(cache.pages[i]));
-    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(Dims(like.shape(), cache.pages[i]))));
+    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(ShapeOf(like.shape(), cache.pages[i]))));
     std::vector<std::span<const std::byte>> prefix(cache.streams[i].begin(), cache.streams[i].begin() + stream_count);
     const auto start = std::chrono::steady_clock::now();
     LYNX_RETURN_IF_ERROR(codec.Decode(prefix, page, scratch));

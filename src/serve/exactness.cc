@@ -22,8 +22,7 @@ Status DecodeAll(const Codec& codec, const std::map<PageAddress, std::vector<Sha
     LYNX_ASSIGN_OR_RETURN(const PageSpan page, block->Page(address));
     std::vector<std::span<const std::byte>> prefix;
     for (const SharedBytes& bytes : page_streams) prefix.push_back(*bytes);
-    const PageShape dims{address.kind, address.head_count, page.head_dim, address.token_count};
-    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(dims)));
+    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(ShapeOf(block->shape(), address))));
     LYNX_RETURN_IF_ERROR(codec.Decode(prefix, page, scratch));
   }
   return Ok();

@@ -22,17 +22,13 @@ Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> co
   record_.stream_wire_bytes.resize(codec_->info().stream_count);
   for (const PageAddress& page : Pages()) {
     for (int stream = 0; stream <= last_stream(); ++stream) {
-      expected_bytes_ += codec_->ExpectedBytes(Dims(page), stream);
+      expected_bytes_ += codec_->ExpectedBytes(ShapeOf(shape_, page), stream);
     }
   }
 }
 
 std::vector<PageAddress> Generation::Pages() const {
   return PagesOf(shape_, 0, prompt_tokens_, codec_->info().page_tokens, codec_->info().heads_per_page);
-}
-
-PageShape Generation::Dims(const PageAddress& page) const {
-  return {page.kind, page.head_count, shape_.layers[page.layer].HeadDim(page.kind), page.token_count};
 }
 
 void Generation::OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine) {
@@ -88,7 +84,8 @@ Status Generation::CheckOffer(const TransferOffer& offer) const {
   if (offer.max_bytes.size() != std::size_t(info.stream_count)) return Ok();  // named by the session
   std::vector<std::uint64_t> most(info.stream_count);
   for (const PageAddress& page : Pages()) {
-    for (int stream = 0; stream < info.stream_count; ++stream) most[stream] += codec_->MaxBytes(Dims(page), stream);
+    for (int stream = 0; stream < info.stream_count; ++stream)
+      most[stream] += codec_->MaxBytes(ShapeOf(shape_, page), stream);
   }
   for (int stream = 0; stream < info.stream_count; ++stream) {
     if (offer.max_bytes[stream] > most[stream]) {
@@ -112,7 +109,7 @@ void Generation::Decode(const PageJob& job) {
   for (const SharedBytes& bytes : job.streams) streams.push_back(*bytes);
   const Result<PageSpan> page = staging_->Page(job.address);
   if (page.ok()) {
-    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(Dims(job.address))));
+    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(ShapeOf(shape_, job.address))));
     status = codec_->Decode(streams, *page, scratch_);
     // What does not fit the codec's contract came from the peer; kInvalid is for what the caller asked.
     if (status.code() == ErrorCode::kInvalid) status = Corrupt(status.message());

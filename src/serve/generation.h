@@ -66,7 +66,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Status Take(TransferNode& node, TransferEvent& event, TimeNs now, const Engine& engine);
   Status CheckOffer(const TransferOffer& offer) const;
   std::vector<PageAddress> Pages() const;
-  PageShape Dims(const PageAddress& page) const;
   TransferProgress Estimate() const;
   void PostJobs();
   void Decode(const PageJob& job);

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
+#include "codec/page_codec.h"
 
 namespace lynx {
 namespace {

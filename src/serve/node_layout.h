@@ -12,7 +12,4 @@ namespace lynx {
 // run-length text ("64x30", "256x5,512x1").
 std::vector<LayoutField> LayoutOf(const EngineInfo& engine);
 
-// Tokens of a page at most, for every codec (docs/codec.md).
-inline constexpr int kPageTokens = 256;
-
 }  // namespace lynx

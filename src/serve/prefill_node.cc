@@ -169,7 +169,7 @@ class PrefillNode::Impl {
     offer.elements = std::uint64_t(shape.ElementsPerToken()) * std::uint64_t(tokens);
     offer.max_bytes.resize(offer.stream_count);
     for (const PageAddress& page : PagesOf(shape, 0, tokens, codec.info().page_tokens, codec.info().heads_per_page)) {
-      const PageShape dims{page.kind, page.head_count, shape.layers[page.layer].HeadDim(page.kind), page.token_count};
+      const PageShape dims = ShapeOf(shape, page);
       for (std::uint32_t stream = 0; stream < offer.stream_count; ++stream) {
         offer.max_bytes[stream] += codec.MaxBytes(dims, int(stream));
       }
@@ -260,7 +260,7 @@ class PrefillNode::Impl {
   Status EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address) {
     LYNX_ASSIGN_OR_RETURN(PageView page, block.Page(address));
     page.tokens_after = int(job->body.tokens.size()) - address.first_token - address.token_count;
-    const PageShape dims{address.kind, address.head_count, page.head_dim, address.token_count};
+    const PageShape dims = ShapeOf(block.shape(), address);
     const int streams = codec.info().stream_count;
     scratch_.resize(std::max(scratch_.size(), codec.ScratchBytes(dims)));
     std::vector<std::shared_ptr<std::vector<std::byte>>> outputs(streams);
