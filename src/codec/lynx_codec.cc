@@ -8,6 +8,7 @@
 #include "base/float16.h"
 #include "base/status_macros.h"
 #include "codec/lynx_reference.h"
+#include "codec/page_parts.h"
 #include "codec/rans.h"
 
 namespace lynx {
@@ -42,36 +43,6 @@ CodecInfo Info(const std::string& spec, int streams) {
   info.stream_count = streams;
   info.heads_per_page = 1;
   return info;
-}
-
-// Rows of `width` bits: byte [i][channel] holds 8 / width tokens, the first in the low bits.
-std::size_t RowBytes(int tokens, int channels, int width) {
-  const int per_byte = 8 / width;
-  return std::size_t((tokens + per_byte - 1) / per_byte) * std::size_t(channels);
-}
-void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
-  const int per_byte = 8 / width;
-  rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
-      std::byte(bits << (token % per_byte * width));
-}
-int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
-  const int per_byte = 8 / width;
-  const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
-  return byte >> (token % per_byte * width) & ((1 << width) - 1);
-}
-
-// Which tokens of a page travel how: sinks first, then coded ones, the last of which may be recent.
-struct Parts {
-  int sinks = 0;
-  int coded = 0;
-  int recent = 0;
-  int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
-};
-
-// Without the recent ones.
-Parts PartsOf(const PageDims& dims) {
-  const int sinks = std::clamp(kLynxSinks - dims.address.first_token, 0, dims.tokens);
-  return {sinks, dims.tokens - sinks, 0};
 }
 
 // The page's head count where only sizes are asked for does not matter: steps take few bytes.

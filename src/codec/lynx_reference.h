@@ -11,7 +11,6 @@
 namespace lynx {
 
 inline constexpr int kLynxResidualBits = 4;  // r
-inline constexpr int kLynxSinks = 4;         // positions of the sequence that travel exactly
 // Steps are 2^(index / 8); the least is chosen so that no arithmetic on it meets denormals.
 inline constexpr int kLynxLeastStep = -800, kLynxGreatestStep = 255;
 // Channels of a head differ in steps by multiples of this.

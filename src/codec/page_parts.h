@@ -1,0 +1,44 @@
+// What codecs with sinks and a recent window share: which tokens of a page travel how, and rows of packed bits.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "codec/page_codec.h"
+
+namespace lynx {
+
+inline constexpr int kSinks = 4;  // positions of the sequence that travel exactly
+
+// Rows of `width` bits: byte [i][channel] holds 8 / width tokens, the first in the low bits.
+inline std::size_t RowBytes(int tokens, int channels, int width) {
+  const int per_byte = 8 / width;
+  return std::size_t((tokens + per_byte - 1) / per_byte) * std::size_t(channels);
+}
+inline void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
+  const int per_byte = 8 / width;
+  rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
+      std::byte(bits << (token % per_byte * width));
+}
+inline int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
+  const int per_byte = 8 / width;
+  const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
+  return byte >> (token % per_byte * width) & ((1 << width) - 1);
+}
+
+// Which tokens of a page travel how: sinks first, then coded ones, the last of which may be recent.
+struct Parts {
+  int sinks = 0;
+  int coded = 0;
+  int recent = 0;
+  int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
+};
+
+// Without the recent ones.
+inline Parts PartsOf(const PageDims& dims) {
+  const int sinks = std::clamp(kSinks - dims.address.first_token, 0, dims.tokens);
+  return {sinks, dims.tokens - sinks, 0};
+}
+
+}  // namespace lynx
