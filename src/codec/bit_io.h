@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace lynx {
 
@@ -19,14 +20,14 @@ class BitWriter {
  public:
   explicit BitWriter(std::span<std::byte> out) : out_(out) {}
   bool ok() const { return ok_; }
-  // Complete bytes; after Finish all of them.
+  // After Finish: all of them.
   std::size_t bytes() const { return at_; }
 
-  // The low `count` <= 32 bits.
+  // The low `count` <= 32 bits; the others are 0.
   void Put(std::uint32_t bits, int count) {
     window_ |= std::uint64_t(bits) << filled_;
     filled_ += count;
-    for (; filled_ >= 8; filled_ -= 8, window_ >>= 8) PutByte();
+    if (filled_ >= 32) Flush(4);
   }
   // v = (value >> order) + 1 as (its length - 1) ones, a zero, and its bits below the first; then `order` low bits.
   void PutGolomb(std::uint32_t value, int order) {
@@ -38,18 +39,21 @@ class BitWriter {
   }
   // Up to the next whole byte.
   void Finish() {
-    if (filled_ > 0) PutByte();
+    if (filled_ > 0) Flush(std::size_t(filled_ + 7) / 8);
     filled_ = 0;
     window_ = 0;
   }
 
  private:
-  void PutByte() {
-    if (at_ == out_.size()) {
+  void Flush(std::size_t count) {
+    if (count > out_.size() - at_) {
       ok_ = false;
-      return;
+    } else {
+      for (std::size_t i = 0; i < count; ++i) out_[at_ + i] = std::byte(window_ >> (8 * i) & 0xffu);
+      at_ += count;
     }
-    out_[at_++] = std::byte(window_ & 0xffu);
+    window_ >>= 8 * count;
+    filled_ -= int(8 * count);
   }
   std::span<std::byte> out_;
   std::size_t at_ = 0;
@@ -63,48 +67,55 @@ class BitWriter {
 class BitReader {
  public:
   explicit BitReader(std::span<const std::byte> first, std::span<const std::byte> second = {})
-      : first_(first), second_(second) {}
+      : bytes_(first), second_(second) {}
   bool ok() const { return ok_; }
   // Bytes of which at least one bit was read, both stretches together.
-  std::size_t bytes() const { return at_; }
+  std::size_t bytes() const { return at_ - std::size_t(filled_) / 8; }
 
   // count <= 32.
   std::uint32_t Get(int count) {
-    for (; filled_ < count; filled_ += 8) window_ |= std::uint64_t(GetByte()) << filled_;
+    if (filled_ < count) Refill();
+    if (filled_ < count || !ok_) return Fail();
     const auto bits = std::uint32_t(window_ & ((std::uint64_t{1} << count) - 1u));
-    window_ >>= count;
-    filled_ -= count;
-    return ok_ ? bits : 0;
+    Drop(count);
+    return bits;
   }
   // Up to the next whole byte.
-  void SkipPadding() {
-    window_ = 0;
-    filled_ = 0;
-  }
+  void SkipPadding() { Drop(filled_ % 8); }
   // A value below 2^31.
   std::uint32_t GetGolomb(int order) {
-    int extra = 0;
-    while (Get(1) != 0) {
-      if (++extra + order > 30) {
-        ok_ = false;
-        return 0;
-      }
-    }
+    if (filled_ < 32) Refill();
+    const int extra = std::countr_one(window_);  // above filled_ there are zeros
+    if (extra + order > 30 || extra >= filled_ || !ok_) return Fail();
+    Drop(extra + 1);
     const std::uint32_t v = (1u << extra) | Get(extra);
     const std::uint32_t value = ((v - 1u) << order) | Get(order);
     return ok_ ? value : 0;
   }
 
  private:
-  std::uint8_t GetByte() {
-    const std::size_t at = at_++;
-    if (at < first_.size()) return std::uint8_t(first_[at]);
-    if (at - first_.size() < second_.size()) return std::uint8_t(second_[at - first_.size()]);
+  std::uint32_t Fail() {
     ok_ = false;
-    --at_;
     return 0;
   }
-  std::span<const std::byte> first_, second_;
+  void Drop(int count) {
+    window_ >>= count;
+    filled_ -= count;
+  }
+  // More than 56 bits, or all that there are.
+  void Refill() {
+    while (filled_ <= 56) {
+      if (bytes_.empty()) {
+        if (second_.empty()) return;
+        std::swap(bytes_, second_);
+      }
+      window_ |= std::uint64_t(bytes_[0]) << filled_;
+      bytes_ = bytes_.subspan(1);
+      filled_ += 8;
+      ++at_;
+    }
+  }
+  std::span<const std::byte> bytes_, second_;
   std::size_t at_ = 0;
   std::uint64_t window_ = 0;
   int filled_ = 0;

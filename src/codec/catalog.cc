@@ -64,14 +64,18 @@ std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheSh
   return std::make_unique<NestedCodec>(shape, kernels, spec);
 }
 
-std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
-                                const LynxProfile* profile) {
+const LynxKernels& LynxKernelsOf(const CodecKernels& kernels) {
+  return &kernels == &ReferenceKernels() ? ReferenceLynxKernels() : SimdLynxKernels();
+}
+
+std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape,
+                                const CodecKernels& kernels, const LynxProfile* profile) {
   LynxParameters parameters;
   parameters.anchor_bits = values[0];
   parameters.recent = int(values[1]);
   parameters.streams = int(values[2]);
   parameters.unrope = values[3] != 0;
-  return std::make_unique<LynxCodec>(shape, parameters, spec, profile);
+  return std::make_unique<LynxCodec>(shape, LynxKernelsOf(kernels), parameters, spec, profile);
 }
 
 constexpr Entry kCatalog[] = {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/lynx_kernels.h"
 #include "codec/lynx_profile.h"
 #include "codec/page_codec.h"
 #include "codec/rope_table.h"
@@ -24,8 +25,8 @@ class LynxCodec : public PageCodec {
   // The rope of every layer has passed CheckRope.
   // Without a profile (null) every page gets one step per head, chosen for its rate; with one, steps follow it and the
   // average over the model meets the rate.
-  LynxCodec(const CacheShape& shape, const LynxParameters& parameters, const std::string& spec,
-            const LynxProfile* profile);
+  LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const LynxParameters& parameters,
+            const std::string& spec, const LynxProfile* profile);
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -38,9 +39,14 @@ class LynxCodec : public PageCodec {
   void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
 
  private:
-  const RopeTable* RopeOf(const PageAddress& address) const;
+  static std::size_t EncodeBytes(const PageDims& dims);
+  static double SymbolBits(double anchor_bits, int tokens, int channels);
+  const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
+  // Of the profile, for the page's first channel on; null without one.
+  const std::int16_t* WantedSteps(const PageAddress& address, int head_dim) const;
   int StreamBits() const;
 
+  const LynxKernels& kernels_;
   LynxParameters parameters_;
   std::vector<RopeTable> ropes_;
   std::vector<int> rope_of_layer_;  // -1: none

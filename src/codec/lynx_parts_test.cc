@@ -120,17 +120,16 @@ TEST(LynxTables, BitsAreEntropies) {
   }
 }
 
+// A level is its symbol, what an outermost symbol leaves open, and low bits.
 TEST(LynxSymbols, EveryLevelComesBack) {
-  std::vector<std::byte> bytes(64);
   for (int shift = 0; shift <= 12; ++shift) {
     for (std::int32_t level : {0, 1, -1, 7, -7, 8, -8, 9, -9, 100, -100, 12345, -12345, 1 << 20, -(1 << 20)}) {
-      BitWriter writer(bytes);
-      LynxPutHigh(level, shift, &writer);
-      writer.Finish();
-      ASSERT_TRUE(writer.ok());
-      BitReader reader(bytes);
-      const auto high = std::int32_t(LynxHighOf(LynxSymbolOf(level, shift), &reader));
-      EXPECT_EQ(LynxLevelOf(high, LynxLowOf(level, shift), shift), level) << shift;
+      const std::uint8_t symbol = LynxSymbolOf(level, shift);
+      const std::int32_t above = std::abs(LynxHighOf(level, shift)) - kLynxOutermost;
+      EXPECT_EQ(above >= 0, LynxIsOutermost(symbol));
+      std::int32_t centre = LynxCoarseCentre(symbol, shift, 0) + 16;
+      if (above > 0) centre += (symbol == 0 ? -above : above) * (32 << shift);
+      EXPECT_EQ(centre + 32 * std::int32_t(LynxLowOf(level, shift)), 32 * level) << shift;
     }
   }
 }
@@ -142,16 +141,17 @@ TEST(LynxSymbols, NestingIsTheFormula) {
     for (int i = 0; i < 20000; ++i) {
       const float value = float(random.Unit() - 0.5) * 40.0f;
       const std::int32_t mean = int(random.Below(41)) - 20;
-      std::int32_t cell;
-      const auto index = std::int16_t(step);
-      LynxCells(&value, 1, 1, &index, &cell);
-      const std::int32_t n = LynxNested(cell, mean);
+      const std::int32_t n = LynxNested(LynxCellOf(value, EighthOctave(32 - step)), mean);
       const double e = (double(value) - double(mean) * double(width) / 4) / double(width);
       ASSERT_NEAR(n + 0.5, 16 * e + 8, 0.501) << value;
       const double unit = double(width) / 32;
-      EXPECT_NEAR(LynxCentre(n >> 4, 0, mean) * unit, ((n >> 4) + mean / 4.0) * double(width), 1e-5);  // its level
-      EXPECT_NEAR(LynxCentre(n >> 2, 2, mean) * unit, double(value), double(width) / 8 + 1e-5);
-      EXPECT_NEAR(LynxCentre(n, 4, mean) * unit, double(value), double(width) / 32 + 1e-5);
+      const double coarse = 32 * (n >> 4) + 8 * mean - 16;
+      const auto centre = [&](int known) {
+        return coarse + LynxFineCentre((n & 15) >> (4 - known), known) + LynxHalfCell(known);
+      };
+      EXPECT_NEAR(centre(0) * unit, ((n >> 4) + mean / 4.0) * double(width), 1e-5);  // its level
+      EXPECT_NEAR(centre(2) * unit, double(value), double(width) / 8 + 1e-5);
+      EXPECT_NEAR(centre(4) * unit, double(value), double(width) / 32 + 1e-5);
     }
   }
 }
@@ -167,13 +167,13 @@ TEST(Rans, SymbolsAndCarriedBitsComeBack) {
       for (std::size_t i = 0; i < count; ++i) {
         symbols[i] = tables[i % std::size_t(channels)]->symbol[random.Below(i % 9 == 0 ? 40 : 4096)];
       }
-      std::vector<std::uint16_t> carried, back(std::size_t(RansLanesOf(channels))), words(count);
+      std::vector<std::uint16_t> carried, back(std::size_t(RansLanesOf(channels))), words(kRansSlackWords + count);
       for (std::size_t i = 0; i < back.size(); ++i) carried.push_back(std::uint16_t(random.Next()));
       RansStates states;
-      const std::uint16_t* first =
-          RansEncode({tokens, channels, tables.data()}, symbols.data(), carried, words.data() + count, &states);
+      std::uint16_t* end = words.data() + words.size();
+      const std::uint16_t* first = RansEncode({tokens, channels, tables.data()}, symbols.data(), carried, end, &states);
       std::vector<std::byte> bytes;
-      for (const std::uint16_t* word = first; word != words.data() + count; ++word) {
+      for (const std::uint16_t* word = first; word != end; ++word) {
         bytes.push_back(std::byte(*word & 0xff));
         bytes.push_back(std::byte(*word >> 8));
       }

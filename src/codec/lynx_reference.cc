@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+
+#include "codec/lynx_kernels.h"
 
 namespace lynx {
-namespace {
 
-constexpr int kOpenOrder = 1;  // of the Golomb code above |8|: the tail of a channel falls by about e per step or two
-
-// Mean distance from the mean, over the tokens from the first to the last: unlike the deviation in squares it does not
-// let one loud token make the step of all others.
-float SpreadOf(const float* values, int tokens, std::size_t stride) {
+float LynxSpreadOf(const float* values, int tokens, std::size_t stride) {
   float sum = 0.0f;
   for (int token = 0; token < tokens; ++token) sum += values[std::size_t(token) * stride];
   const float mean = sum / float(tokens);
@@ -20,34 +16,31 @@ float SpreadOf(const float* values, int tokens, std::size_t stride) {
   return spread / float(tokens);
 }
 
-}  // namespace
+float LynxMagnitudeOf(const float* values, int tokens, std::size_t stride) {
+  float greatest = 0.0f;
+  for (int token = 0; token < tokens; ++token) {
+    greatest = std::max(greatest, std::fabs(values[std::size_t(token) * stride]));
+  }
+  return greatest;
+}
 
 // Steps below 2^-16 of the greatest magnitude are finer than any element type here, and levels stay small.
-int LynxLeastStepOf(const float* values, const HeadRows& head) {
-  float greatest = 0.0f;
-  for (int token = 0; token < head.tokens; ++token) {
-    for (int c = 0; c < head.head_dim; ++c) {
-      greatest = std::max(greatest, std::fabs(values[std::size_t(token) * head.stride + std::size_t(c)]));
-    }
-  }
-  const int exponent = int(std::bit_cast<std::uint32_t>(greatest) >> 23) - 127;  // below -126 for denormals and 0
+int LynxLeastStepOf(float magnitude) {
+  const int exponent = int(std::bit_cast<std::uint32_t>(magnitude) >> 23) - 127;  // below -126 for denormals and 0
   return std::max(kLynxLeastStep, 8 * (exponent + 1 - 16));
 }
 
-int LynxStepOf(const float* values, const HeadRows& head, double bits) {
-  constexpr int kMaxChannels = 16384;
-  std::int16_t spreads[kMaxChannels];
-  for (int c = 0; c < head.head_dim; ++c) {
-    spreads[c] = std::int16_t(EighthOctavesOf(SpreadOf(values + c, head.tokens, head.stride)));
-  }
+int LynxStepOf(std::span<const float> spreads, double bits, int least) {
+  constexpr std::size_t kMaxChannels = 16384;
+  std::int16_t eighths[kMaxChannels];
+  for (std::size_t c = 0; c < spreads.size(); ++c) eighths[c] = std::int16_t(EighthOctavesOf(spreads[c]));
   const LynxTables& tables = LynxTables::Get();
   const auto rate = [&](int step) {
     double sum = 0.0;
-    for (int c = 0; c < head.head_dim; ++c) sum += tables.Bits(spreads[c] - step);
-    return sum / head.head_dim;
+    for (std::size_t c = 0; c < spreads.size(); ++c) sum += tables.Bits(eighths[c] - step);
+    return sum / double(spreads.size());
   };
   // The rate falls as the step grows: the least step that stays within `bits`, or the one before it if that is nearer.
-  const int least = LynxLeastStepOf(values, head);
   int low = least, high = kLynxGreatestStep;
   while (low < high) {
     const int middle = low + (high - low) / 2;
@@ -61,45 +54,94 @@ int LynxStepOf(const float* values, const HeadRows& head, double bits) {
   return finer ? low - 1 : low;
 }
 
-void LynxCells(const float* values, int tokens, int channels, const std::int16_t* steps, std::int32_t* cells) {
+// The centre of cell N is (2 N + 1) / 32 steps; the mean of those in quarters, rounded: floor((2 sum + 5 T) / (8 T)).
+std::int32_t LynxMeanOf(std::int64_t sum, int tokens) {
+  const std::int64_t numerator = 2 * sum + 5 * tokens, denominator = 8 * tokens;
+  const std::int64_t offset = std::int64_t{1} << 40;  // makes the division a floor
+  return std::int32_t((numerator + offset * denominator) / denominator - offset);
+}
+
+void LynxSplitChannel(std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean, int shift,
+                      std::uint8_t* symbols, std::uint8_t* residuals) {
+  for (int token = 0; token < tokens; ++token, cells += stride, symbols += stride, residuals += stride) {
+    *cells = LynxNested(*cells, mean);
+    *symbols = LynxSymbolOf(*cells >> kLynxResidualBits, shift);
+    *residuals = std::uint8_t(*cells & 15);
+  }
+}
+
+namespace {
+
+template <bool inverse>
+void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows) {
+  for (int token = 0; token < tokens; ++token, rows += stride) {
+    for (int pair = 0; pair < rope.pairs(); ++pair) rope.TurnPair(rows, first_token + token, pair, inverse);
+  }
+}
+
+void Spreads(const float* rows, int tokens, int channels, float* spreads) {
+  for (int c = 0; c < channels; ++c) spreads[c] = LynxSpreadOf(rows + c, tokens, std::size_t(channels));
+}
+
+void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
+  for (int c = 0; c < channels; ++c) greatest[c] = LynxMagnitudeOf(rows + c, tokens, std::size_t(channels));
+}
+
+void Cells(const float* rows, int tokens, int channels, const float* per_cell, std::int32_t* cells) {
+  for (int token = 0; token < tokens; ++token) {
+    for (int c = 0; c < channels; ++c) *cells++ = LynxCellOf(*rows++, per_cell[c]);
+  }
+}
+
+void CellSums(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums) {
   for (int c = 0; c < channels; ++c) {
-    const float per_cell = EighthOctave(32 - steps[c]);  // 16 / step
+    sums[c] = 0;
+    for (int token = 0; token < tokens; ++token) sums[c] += cells[std::size_t(token) * channels + c];
+  }
+}
+
+void CellDistances(const std::int32_t* cells, int tokens, int channels, const std::int32_t* means, std::int32_t* sums) {
+  for (int c = 0; c < channels; ++c) {
+    sums[c] = 0;
     for (int token = 0; token < tokens; ++token) {
-      const std::size_t at = std::size_t(token) * std::size_t(channels) + std::size_t(c);
-      cells[at] = std::int32_t(std::floor(values[at] * per_cell));
+      sums[c] += LynxDistanceOf(cells[std::size_t(token) * channels + c], means[c]);
     }
   }
 }
 
-LynxChannel LynxChannelOf(const std::int32_t* cells, int tokens, std::size_t stride) {
-  std::int64_t sum = 0;
-  for (int token = 0; token < tokens; ++token) sum += cells[std::size_t(token) * stride];
-  LynxChannel channel;
-  // The centre of cell N is (2 N + 1) / 32 steps; the mean of those in quarters, rounded: floor((2 sum + 5 T) / (8 T)).
-  const std::int64_t numerator = 2 * sum + 5 * tokens, denominator = 8 * tokens;
-  const std::int64_t offset = std::int64_t{1} << 40;  // makes the division a floor
-  channel.mean = std::int32_t((numerator + offset * denominator) / denominator - offset);
-  std::int64_t magnitude = 0;
-  for (int token = 0; token < tokens; ++token) {
-    const std::int64_t centre =
-        2 * std::int64_t{cells[std::size_t(token) * stride]} + 1 - 8 * std::int64_t{channel.mean};
-    magnitude += centre < 0 ? -centre : centre;
+void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of, std::uint8_t* symbols,
+           std::uint8_t* residuals) {
+  for (int c = 0; c < channels; ++c) {
+    LynxSplitChannel(cells + c, tokens, std::size_t(channels), of.means[c], of.shifts[c], symbols + c, residuals + c);
   }
-  channel.channel_class = LynxTables::Get().ClassOf(magnitude, tokens);
-  return channel;
 }
 
-void LynxPutHigh(std::int32_t level, int shift, BitWriter* bits) {
-  const std::int32_t high = (level + ((1 << shift) >> 1)) >> shift;
-  const std::int32_t magnitude = high < 0 ? -high : high;
-  if (magnitude >= kLynxOutermost) bits->PutGolomb(std::uint32_t(magnitude - kLynxOutermost), kOpenOrder);
+std::size_t FindOutermost(const std::uint8_t* symbols, std::size_t count, std::uint32_t* positions) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; at < count; ++at) {
+    if (LynxIsOutermost(symbols[at])) positions[found++] = std::uint32_t(at);
+  }
+  return found;
 }
 
-std::int64_t LynxHighOf(std::uint8_t symbol, BitReader* bits) {
-  const std::int64_t high = int(symbol) - kLynxOutermost;
-  if (high == kLynxOutermost) return high + bits->GetGolomb(kOpenOrder);
-  if (high == -kLynxOutermost) return high - bits->GetGolomb(kOpenOrder);
-  return high;
+void Centres(const std::uint8_t* symbols, int tokens, int channels, const LynxChannels& of, std::int32_t* centres) {
+  for (int token = 0; token < tokens; ++token) {
+    for (int c = 0; c < channels; ++c) *centres++ = LynxCoarseCentre(*symbols++, of.shifts[c], of.means[c]);
+  }
+}
+
+void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t half, int channels, const float* steps,
+            float* row) {
+  for (int c = 0; c < channels; ++c) row[c] = LynxValueOf(centres[c] + fine[c] + half, steps[c]);
+}
+
+}  // namespace
+
+const LynxKernels& ReferenceLynxKernels() {
+  static const LynxKernels kernels = {"reference", RansEncode,    RansDecode, Turn<false>, Turn<true>,
+                                      Spreads,     Magnitudes,    Cells,      CellSums,    CellDistances,
+                                      Split,       FindOutermost, Centres,    Values};
+  return kernels;
 }
 
 }  // namespace lynx

@@ -1,11 +1,12 @@
 // The definition of the `lynx` codec's arithmetic, docs/codec.md §3.5: plain, element by element.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 
-#include "codec/bit_io.h"
 #include "codec/lynx_tables.h"
 
 namespace lynx {
@@ -15,54 +16,56 @@ inline constexpr int kLynxResidualBits = 4;  // r
 inline constexpr int kLynxLeastStep = -800, kLynxGreatestStep = 255;
 // Channels of a head differ in steps by multiples of this.
 inline constexpr int kLynxOffsetUnit = 2;
+inline constexpr int kLynxOpenOrder = 1;  // of the Golomb code above |8|: a tail falls by about e per step or two
 // Levels and means that a decoder accepts; an encoder stays below 2^20 and 2^22.
 inline constexpr std::int32_t kLynxGreatestLevel = 1 << 24;
 
-// Rows [token][channel] of one head inside wider rows.
-struct HeadRows {
-  int tokens = 0;
-  int head_dim = 0;
-  std::size_t stride = 0;
-};
+// Mean distance from the mean, over the tokens from the first to the last: unlike the deviation in squares it does not
+// let one loud token make the step of all others.
+float LynxSpreadOf(const float* values, int tokens, std::size_t stride);
+float LynxMagnitudeOf(const float* values, int tokens, std::size_t stride);
 
-// The step whose rate is nearest to `bits` per value, by the static tables (reverse water-filling over the channels).
-int LynxStepOf(const float* values, const HeadRows& head, double bits);
-// The least step that an encoder takes for these values.
-int LynxLeastStepOf(const float* values, const HeadRows& head);
+// The step whose rate is nearest to `bits` per value, by the static tables, for channels of these spreads (reverse
+// water-filling); not below `least`.
+int LynxStepOf(std::span<const float> spreads, double bits, int least);
+// The least step that an encoder takes for values up to this magnitude.
+int LynxLeastStepOf(float magnitude);
 
-// Fine cells floor(16 x / step), rows [token][channel], one step per channel.
-void LynxCells(const float* values, int tokens, int channels, const std::int16_t* steps, std::int32_t* cells);
-
-// Mean of a channel's cells on the grid of step / 4, nearest, and its class: mean magnitude around that.
-struct LynxChannel {
-  std::int32_t mean = 0;
-  int channel_class = 0;
-};
-LynxChannel LynxChannelOf(const std::int32_t* cells, int tokens, std::size_t stride);
+// The fine cell floor(16 x / step); |result| <= 2^20 + 1 with steps that an encoder takes.
+inline std::int32_t LynxCellOf(float x, float per_cell) { return std::int32_t(std::floor(x * per_cell)); }
+// Mean of a channel's cells on the grid of step / 4, nearest.
+std::int32_t LynxMeanOf(std::int64_t sum, int tokens);
+// Twice the distance of a cell's centre from the mean, in 32nds of a step.
+inline std::int32_t LynxDistanceOf(std::int32_t cell, std::int32_t mean) { return std::abs(2 * cell + 1 - 8 * mean); }
 
 // n = floor(16 e + 8) with e = (x - mean) / step; the anchor level is n >> 4.
 inline std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
 
 // A level in a channel of this shift is a high part, which its symbol tells (the outermost symbols with a Golomb code
 // after them), and `shift` low bits.
+inline std::int32_t LynxHighOf(std::int32_t level, int shift) { return (level + ((1 << shift) >> 1)) >> shift; }
 inline std::uint8_t LynxSymbolOf(std::int32_t level, int shift) {
-  const std::int32_t high = (level + ((1 << shift) >> 1)) >> shift;
+  const std::int32_t high = LynxHighOf(level, shift);
   const std::int32_t bounded = high < -kLynxOutermost ? -kLynxOutermost : high > kLynxOutermost ? kLynxOutermost : high;
   return std::uint8_t(bounded + kLynxOutermost);
 }
-void LynxPutHigh(std::int32_t level, int shift, BitWriter* bits);
+inline bool LynxIsOutermost(std::uint8_t symbol) { return symbol == 0 || symbol == 2 * kLynxOutermost; }
 inline std::uint32_t LynxLowOf(std::int32_t level, int shift) {
   return std::uint32_t(level + ((1 << shift) >> 1)) & ((1u << shift) - 1u);
 }
-// Below 2^31 + 8 in magnitude.
-std::int64_t LynxHighOf(std::uint8_t symbol, BitReader* bits);
-inline std::int32_t LynxLevelOf(std::int32_t high, std::uint32_t low, int shift) {
-  return high * (1 << shift) + std::int32_t(low) - ((1 << shift) >> 1);
-}
+void LynxSplitChannel(std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean, int shift,
+                      std::uint8_t* symbols, std::uint8_t* residuals);
 
-// The centre of what `known` of the 4 residual bits leave open, in 32nds of a step, the mean included.
-inline std::int32_t LynxCentre(std::int32_t prefix, int known, std::int32_t mean) {
-  return ((2 * prefix + 1) << (kLynxResidualBits - known)) - (1 << kLynxResidualBits) + 8 * mean;
+// The centre of what `known` of the 4 residual bits leave open, in 32nds of a step, the mean included, is the sum of
+//   32 ((symbol - 8) 2^shift - floor(2^shift / 2)) + 8 mean - 16
+//   32 times what open bits add to the level
+//   the known bits of the residual, x, times 2^(5 - known)
+//   2^(4 - known).
+inline std::int32_t LynxCoarseCentre(std::uint8_t symbol, int shift, std::int32_t mean) {
+  return 32 * ((int(symbol) - kLynxOutermost) * (1 << shift) - ((1 << shift) >> 1)) + 8 * mean - 16;
 }
+inline std::int32_t LynxFineCentre(std::int32_t x, int known) { return x * (1 << (5 - known)); }
+inline std::int32_t LynxHalfCell(int known) { return 1 << (kLynxResidualBits - known); }
+inline float LynxValueOf(std::int32_t centre, float step) { return float(centre) * step; }
 
 }  // namespace lynx

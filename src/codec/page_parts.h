@@ -21,6 +21,27 @@ inline void PutRow(std::byte* rows, int channels, int width, int token, int chan
   rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
       std::byte(bits << (token % per_byte * width));
 }
+// All rows of bits `drop` … drop + width - 1 of a byte per element, [token][channel].
+inline void PackRows(const std::uint8_t* elements, int tokens, int channels, int width, int drop, std::byte* rows) {
+  const int per_byte = 8 / width, mask = (1 << width) - 1;
+  auto* to = reinterpret_cast<std::uint8_t*>(rows);
+  for (int first = 0; first < tokens; first += per_byte, to += channels) {
+    for (int i = 0; i < per_byte && first + i < tokens; ++i) {
+      const std::uint8_t* from = elements + std::size_t(first + i) * std::size_t(channels);
+      for (int c = 0; c < channels; ++c) {
+        const auto bits = std::uint8_t((from[c] >> drop & mask) << (i * width));
+        to[c] = i == 0 ? bits : std::uint8_t(to[c] | bits);
+      }
+    }
+  }
+}
+// Adds a token's bits, `up` bits higher, to a byte per channel.
+inline void AddRow(const std::byte* rows, int channels, int width, int token, int up, std::uint8_t* to) {
+  const int per_byte = 8 / width, mask = (1 << width) - 1, down = token % per_byte * width;
+  const auto* from =
+      reinterpret_cast<const std::uint8_t*>(rows) + std::size_t(token / per_byte) * std::size_t(channels);
+  for (int c = 0; c < channels; ++c) to[c] = std::uint8_t(to[c] + ((from[c] >> down & mask) << up));
+}
 inline int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
   const int per_byte = 8 / width;
   const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);

@@ -18,6 +18,7 @@
 namespace lynx {
 
 inline constexpr int kRansLanes = 32;
+inline constexpr int kRansSlackWords = 8;  // before the words, that an encoder may write to
 inline int RansLanesOf(int channels) { return channels < kRansLanes ? channels : kRansLanes; }
 
 struct RansPage {
@@ -29,7 +30,8 @@ struct RansPage {
 using RansStates = std::array<std::uint32_t, kRansLanes>;
 
 // Symbols [token][channel], each below kLynxSymbols. `carried` holds 16 bits per lane. Words (one per symbol at most)
-// are written so that they end at words_end; returns their first one. *states is what the decoder starts with.
+// are written so that they end at words_end, and up to kRansSlackWords before them; returns their first one. *states is
+// what the decoder starts with.
 std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
                           std::uint16_t* words_end, RansStates* states);
 
@@ -37,5 +39,15 @@ std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std
 // impossible or words run out. Whatever the input, every symbol written is below kLynxSymbols.
 Status RansDecode(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
                   std::span<std::uint16_t> carried, std::size_t* used);
+
+// Their parts, for kernels that do blocks in other ways. A block is the channels [first, first + 32) of a page.
+void RansBegin(std::span<const std::uint16_t> carried, RansStates* states);
+void RansEncodeBlock(const RansPage& page, int first, const std::uint8_t* symbols, RansStates* states,
+                     std::uint16_t** word);
+Status RansCheckStates(const RansPage& page, const RansStates& states);
+// Tokens [token, page.tokens) of a block from the words [*word, end).
+Status RansDecodeBlock(const RansPage& page, int first, int token, std::uint8_t* symbols, RansStates* states,
+                       const std::byte** word, const std::byte* end);
+Status RansFinish(const RansPage& page, const RansStates& states, std::span<std::uint16_t> carried);
 
 }  // namespace lynx

@@ -1,4 +1,5 @@
 #include "base/bytes.h"
+#include "base/status_macros.h"
 #include "codec/rans.h"
 
 namespace lynx {
@@ -13,62 +14,85 @@ int LanesOfBlock(const RansPage& page, int first) {
 
 }  // namespace
 
-std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
-                          std::uint16_t* words_end, RansStates* states) {
+void RansBegin(std::span<const std::uint16_t> carried, RansStates* states) {
   states->fill(kLeastState);
   for (std::size_t lane = 0; lane < carried.size(); ++lane) (*states)[lane] |= carried[lane];
-  // Last in, first out: everything runs backwards.
+}
+
+// Last in, first out: everything runs backwards.
+void RansEncodeBlock(const RansPage& page, int first, const std::uint8_t* symbols, RansStates* states,
+                     std::uint16_t** word) {
+  for (int token = page.tokens - 1; token >= 0; --token) {
+    const std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
+    for (int lane = LanesOfBlock(page, first) - 1; lane >= 0; --lane) {
+      const LynxTable& table = *page.tables[first + lane];
+      const auto frequency = std::uint32_t(table.Frequency(row[lane]));
+      std::uint32_t& state = (*states)[std::size_t(lane)];
+      if (state >= frequency << (32 - kLynxProbabilityBits)) {
+        *--*word = std::uint16_t(state);
+        state >>= 16;
+      }
+      state = (state / frequency << kLynxProbabilityBits) + state % frequency + table.cumulative[row[lane]];
+    }
+  }
+}
+
+std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
+                          std::uint16_t* words_end, RansStates* states) {
+  RansBegin(carried, states);
   std::uint16_t* word = words_end;
   for (int first = (page.channels - 1) / kRansLanes * kRansLanes; first >= 0; first -= kRansLanes) {
-    for (int token = page.tokens - 1; token >= 0; --token) {
-      const std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
-      for (int lane = LanesOfBlock(page, first) - 1; lane >= 0; --lane) {
-        const LynxTable& table = *page.tables[first + lane];
-        const auto frequency = std::uint32_t(table.Frequency(row[lane]));
-        std::uint32_t& state = (*states)[std::size_t(lane)];
-        if (state >= frequency << (32 - kLynxProbabilityBits)) {
-          *--word = std::uint16_t(state);
-          state >>= 16;
-        }
-        state = (state / frequency << kLynxProbabilityBits) + state % frequency + table.cumulative[row[lane]];
-      }
-    }
+    RansEncodeBlock(page, first, symbols, states, &word);
   }
   return word;
 }
 
-Status RansDecode(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
-                  std::span<std::uint16_t> carried, std::size_t* used) {
-  const std::size_t lanes = std::size_t(RansLanesOf(page.channels));
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    if (states[lane] < kLeastState) return Corrupt("page stream has an impossible coder state");
+Status RansCheckStates(const RansPage& page, const RansStates& states) {
+  for (int lane = 0; lane < RansLanesOf(page.channels); ++lane) {
+    if (states[std::size_t(lane)] < kLeastState) return Corrupt("page stream has an impossible coder state");
   }
-  std::size_t at = 0;
-  for (int first = 0; first < page.channels; first += kRansLanes) {
-    for (int token = 0; token < page.tokens; ++token) {
-      std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
-      for (int lane = 0; lane < LanesOfBlock(page, first); ++lane) {
-        const LynxTable& table = *page.tables[first + lane];
-        std::uint32_t& state = states[std::size_t(lane)];
-        const std::uint32_t slot = state & kSlotMask;
-        const std::uint8_t symbol = table.symbol[slot];
-        row[lane] = symbol;
-        state =
-            std::uint32_t(table.Frequency(symbol)) * (state >> kLynxProbabilityBits) + slot - table.cumulative[symbol];
-        if (state < kLeastState) {
-          if (words.size() - at < 2) return Corrupt("page stream ends within its symbols");
-          state = state << 16 | LoadLittle<std::uint16_t>(words.data() + at);
-          at += 2;
-        }
+  return Ok();
+}
+
+Status RansDecodeBlock(const RansPage& page, int first, int token, std::uint8_t* symbols, RansStates* states,
+                       const std::byte** word, const std::byte* end) {
+  for (; token < page.tokens; ++token) {
+    std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
+    for (int lane = 0; lane < LanesOfBlock(page, first); ++lane) {
+      const LynxTable& table = *page.tables[first + lane];
+      std::uint32_t& state = (*states)[std::size_t(lane)];
+      const std::uint32_t slot = state & kSlotMask;
+      const std::uint8_t symbol = table.symbol[slot];
+      row[lane] = symbol;
+      state =
+          std::uint32_t(table.Frequency(symbol)) * (state >> kLynxProbabilityBits) + slot - table.cumulative[symbol];
+      if (state < kLeastState) {
+        if (end - *word < 2) return Corrupt("page stream ends within its symbols");
+        state = state << 16 | LoadLittle<std::uint16_t>(*word);
+        *word += 2;
       }
     }
   }
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
+  return Ok();
+}
+
+Status RansFinish(const RansPage& page, const RansStates& states, std::span<std::uint16_t> carried) {
+  for (std::size_t lane = 0; lane < std::size_t(RansLanesOf(page.channels)); ++lane) {
     if (states[lane] >> 16 != 1) return Corrupt("page stream does not end where its coder began");
     carried[lane] = std::uint16_t(states[lane]);
   }
-  *used = at / 2;
   return Ok();
+}
+
+Status RansDecode(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
+                  std::span<std::uint16_t> carried, std::size_t* used) {
+  LYNX_RETURN_IF_ERROR(RansCheckStates(page, states));
+  const std::byte* word = words.data();
+  for (int first = 0; first < page.channels; first += kRansLanes) {
+    LYNX_RETURN_IF_ERROR(RansDecodeBlock(page, first, 0, symbols, &states, &word, words.data() + words.size()));
+  }
+  *used = std::size_t(word - words.data()) / 2;
+  return RansFinish(page, states, carried);
 }
 
 }  // namespace lynx

@@ -28,15 +28,8 @@ Status CheckRope(const RopeShape& rope, int head_dim) {
   return Ok();
 }
 
-RopeTable::RopeTable(const RopeShape& rope, int tokens) {
-  const int count = rope.dims / 2;
-  for (int pair = 0; pair < count; ++pair) {
-    if (rope.pairing == RopePairing::kNorm) {
-      pairs_.emplace_back(rope.offset + 2 * pair, rope.offset + 2 * pair + 1);
-    } else {
-      pairs_.emplace_back(rope.offset + pair, rope.offset + pair + count);
-    }
-  }
+RopeTable::RopeTable(const RopeShape& rope, int tokens)
+    : pairs_(rope.dims / 2), adjacent_(rope.pairing == RopePairing::kNorm), offset_(rope.offset) {
   for (int token = 0; token < tokens; ++token) {
     for (float radians : rope.radians_per_token) {
       double sine, cosine;
@@ -44,30 +37,6 @@ RopeTable::RopeTable(const RopeShape& rope, int tokens) {
       cosines_.push_back(float(cosine));
       sines_.push_back(float(sine));
     }
-  }
-}
-
-void RopeTable::Rotate(float* head, int token) const {
-  const float* cosine = cosines_.data() + std::size_t(token) * pairs_.size();
-  const float* sine = sines_.data() + std::size_t(token) * pairs_.size();
-  for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
-    float& first = head[pairs_[pair].first];
-    float& second = head[pairs_[pair].second];
-    const float x = first, y = second;
-    first = x * cosine[pair] - y * sine[pair];
-    second = x * sine[pair] + y * cosine[pair];
-  }
-}
-
-void RopeTable::Unrotate(float* head, int token) const {
-  const float* cosine = cosines_.data() + std::size_t(token) * pairs_.size();
-  const float* sine = sines_.data() + std::size_t(token) * pairs_.size();
-  for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
-    float& first = head[pairs_[pair].first];
-    float& second = head[pairs_[pair].second];
-    const float x = first, y = second;
-    first = x * cosine[pair] + y * sine[pair];
-    second = y * cosine[pair] - x * sine[pair];
   }
 }
 

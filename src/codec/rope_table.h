@@ -3,7 +3,7 @@
 // that a codec relies on, so no absolute position enters.
 #pragma once
 
-#include <utility>
+#include <cstddef>
 #include <vector>
 
 #include "lynx/page.h"
@@ -20,12 +20,36 @@ class RopeTable {
   // For token indices 0 … tokens - 1 of a page. The shape has passed CheckRope.
   RopeTable(const RopeShape& rope, int tokens);
 
-  // The channels of one head of a token, in place: what RoPE does, and its inverse.
-  void Rotate(float* head, int token) const;
-  void Unrotate(float* head, int token) const;
+  // One pair of a head's channels, in place: what RoPE did to a token of this index, or (inverse) what it was before.
+  void TurnPair(float* head, int token, int pair, bool inverse) const {
+    float& first = head[offset_ + (adjacent_ ? 2 * pair : pair)];
+    float& second = head[offset_ + (adjacent_ ? 2 * pair + 1 : pair + pairs_)];
+    const float cosine = cosines(token)[pair], sine = sines(token)[pair];
+    const float x = first, y = second;
+    first = inverse ? x * cosine + y * sine : x * cosine - y * sine;
+    second = inverse ? y * cosine - x * sine : x * sine + y * cosine;
+  }
+
+  // All pairs.
+  void Rotate(float* head, int token) const {
+    for (int pair = 0; pair < pairs_; ++pair) TurnPair(head, token, pair, false);
+  }
+  void Unrotate(float* head, int token) const {
+    for (int pair = 0; pair < pairs_; ++pair) TurnPair(head, token, pair, true);
+  }
+
+  int pairs() const { return pairs_; }
+  // Pair i is channels offset + 2 i and the one behind it; else offset + i and that + pairs.
+  bool adjacent() const { return adjacent_; }
+  int offset() const { return offset_; }
+  // One per pair.
+  const float* cosines(int token) const { return cosines_.data() + std::size_t(token) * std::size_t(pairs_); }
+  const float* sines(int token) const { return sines_.data() + std::size_t(token) * std::size_t(pairs_); }
 
  private:
-  std::vector<std::pair<int, int>> pairs_;
+  int pairs_ = 0;
+  bool adjacent_ = false;
+  int offset_ = 0;
   std::vector<float> cosines_, sines_;  // [token][pair]
 };
 

@@ -1,0 +1,209 @@
+#include <algorithm>
+#include <array>
+
+#include "base/bytes.h"
+#include "base/float16.h"
+#include "base/status_macros.h"
+#include "codec/bit_io.h"
+#include "codec/lynx_codec.h"
+#include "codec/lynx_payload.h"
+#include "codec/lynx_reference.h"
+
+namespace lynx {
+namespace {
+
+// What decoding keeps: centres in 32nds of a step but for the residual, all coded tokens; and per channel. Fits what
+// encoding needs.
+struct DecodeWork {
+  DecodeWork(const PageDims& dims, Scratch* scratch)
+      : centres(scratch->Take<std::int32_t>(dims.elements())),
+        symbols(scratch->Take<std::uint8_t>(dims.elements())),
+        outermost(scratch->Take<std::uint32_t>(dims.elements())),
+        sorted(scratch->Take<std::uint32_t>(dims.elements())),
+        classes(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
+        means(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
+        shifts(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
+        steps(scratch->Take<std::int16_t>(std::size_t(dims.channels))),
+        centre_steps(scratch->Take<float>(std::size_t(dims.channels))),
+        fine(scratch->Take<std::uint8_t>(std::size_t(dims.channels))),
+        tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))),
+        first_of(scratch->Take<std::uint32_t>(std::size_t(dims.channels) + 1)) {}
+  std::int32_t* centres;
+  std::uint8_t* symbols;
+  std::uint32_t *outermost, *sorted;  // positions of outermost symbols; what they leave open
+  std::int32_t *classes, *means, *shifts;
+  std::int16_t* steps;
+  float* centre_steps;  // a 32nd of a step
+  std::uint8_t* fine;   // a row's known residual bits, in 32nds of a step
+  const LynxTable** tables;
+  std::uint32_t* first_of;  // in `sorted`, per channel
+};
+
+// Stream 0 up to the coder's states.
+struct Fields {
+  Parts parts;
+  int mean_order = 0;
+  std::span<const std::byte> coded;
+};
+
+Status Damaged() { return Corrupt("page stream payload does not fit the page's shape"); }
+
+// Adds step offsets (order -1: none) to the steps of the heads, and checks all.
+Status ReadOffsets(int channels, int head_dim, int order, const DecodeWork& work, BitReader* bits) {
+  std::int64_t offset = 0;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) offset = 0;
+    if (order >= 0) offset += UnZigZag(bits->GetGolomb(order));
+    const std::int64_t step = work.steps[c] + kLynxOffsetUnit * offset;
+    if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) {
+      return Corrupt("page stream has an impossible step");
+    }
+    work.steps[c] = std::int16_t(step);
+    work.centre_steps[c] = EighthOctave(int(step) - 40);
+  }
+  return Ok();
+}
+
+Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, const DecodeWork& work, Fields* fields) {
+  ByteReader reader(payload);
+  Parts& parts = fields->parts;
+  parts = PartsOf(dims);
+  parts.recent = reader.Get<std::uint8_t>();
+  const int least_class = reader.Get<std::uint8_t>();
+  const int orders = reader.Get<std::uint8_t>();
+  fields->mean_order = orders >> 4;
+  const int offset_order = int(reader.Get<std::uint8_t>()) - 1;
+  if (offset_order > kLynxMaxOrder) return Damaged();
+  const int head_dim = dims.channels / dims.address.head_count;
+  for (int c = 0; c < dims.channels; ++c) {
+    work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
+  }
+  reader.GetBytes(LynxSinkBytes(dims, parts.sinks));
+  if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
+  reader.GetBytes(RowBytes(parts.recent, dims.channels, kLynxResidualBits));
+  const std::span<const std::byte> rest = reader.GetBytes(reader.left());
+  if (!reader.ok()) return Damaged();
+  BitReader bits(rest);
+  for (int c = 0; c < dims.channels; ++c) {
+    const std::uint32_t above = bits.GetGolomb(orders & 15);
+    if (!bits.ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) {
+      return Damaged();
+    }
+    work.classes[c] = least_class + int(above);
+    work.shifts[c] = LynxShift(work.classes[c]);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  }
+  LYNX_RETURN_IF_ERROR(ReadOffsets(dims.channels, head_dim, offset_order, work, &bits));
+  fields->coded = rest.subspan(bits.bytes());
+  return Ok();
+}
+
+// Means and what the outermost symbols leave open, in 32nds of a step, which replaces work.outermost.
+Status ReadMeans(const LynxKernels& kernels, const Fields& fields, int channels, const DecodeWork& work,
+                 BitReader* open) {
+  const std::size_t elements = std::size_t(fields.parts.coded) * std::size_t(channels);
+  const std::size_t count = kernels.find_outermost(work.symbols, elements, work.outermost);
+  LynxSortByChannel(work.outermost, count, channels, work.sorted, work.first_of);
+  for (int c = 0; c < channels; ++c) {
+    work.means[c] = UnZigZag(open->GetGolomb(fields.mean_order));
+    if (work.means[c] > kLynxGreatestLevel || work.means[c] < -kLynxGreatestLevel) return Damaged();
+    const int shift = work.shifts[c];
+    const std::uint32_t bound = std::uint32_t(kLynxGreatestLevel >> shift) - kLynxOutermost;
+    for (std::uint32_t i = work.first_of[c]; i < work.first_of[c + 1]; ++i) {
+      const std::uint32_t above = open->GetGolomb(kLynxOpenOrder);
+      if (above > bound) return Damaged();
+      work.outermost[i] = above << (5 + shift);
+    }
+  }
+  open->SkipPadding();
+  return Ok();
+}
+
+// The centres of the levels that symbols and open bits give.
+void ReadCentres(const LynxKernels& kernels, int tokens, int channels, const DecodeWork& work, BitReader* open) {
+  kernels.centres(work.symbols, tokens, channels, {work.means, work.shifts}, work.centres);
+  for (std::uint32_t i = 0; i < work.first_of[channels]; ++i) {
+    const std::uint32_t at = work.sorted[i];
+    const auto above = std::int32_t(work.outermost[i]);
+    work.centres[at] += work.symbols[at] == 0 ? -above : above;
+  }
+  for (int c = 0; c < channels; ++c) {
+    const int shift = work.shifts[c];
+    if (shift == 0) continue;
+    std::int32_t* centre = work.centres + c;
+    for (int token = 0; token < tokens; ++token, centre += channels) *centre += std::int32_t(open->Get(shift)) << 5;
+  }
+}
+
+}  // namespace
+
+Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
+  const DecodeWork work(dims, &scratch);
+  Fields fields;
+  LYNX_RETURN_IF_ERROR(ReadFields(payloads[0], dims, work, &fields));
+  for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+    if (payloads[stream].size() != RowBytes(fields.parts.plain(), dims.channels, StreamBits())) return Damaged();
+  }
+  const std::size_t lanes = std::size_t(RansLanesOf(dims.channels));
+  ByteReader coded(fields.coded);
+  RansStates states{};
+  for (std::size_t lane = 0; lane < lanes; ++lane) states[lane] = coded.Get<std::uint32_t>();
+  if (!coded.ok()) return Damaged();
+  const std::span<const std::byte> words = coded.GetBytes(coded.left());
+  std::array<std::uint16_t, kRansLanes> carried{};
+  std::size_t used = 0;
+  LYNX_RETURN_IF_ERROR(kernels_.rans_decode({fields.parts.coded, dims.channels, work.tables}, states, words,
+                                            work.symbols, carried, &used));
+
+  std::array<std::byte, 2 * kRansLanes> carried_bytes;
+  for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(carried[lane], carried_bytes.data() + 2 * lane);
+  const std::span<const std::byte> first = std::span(carried_bytes).first(2 * lanes), rest = words.subspan(2 * used);
+  BitReader open(first, rest);
+  LYNX_RETURN_IF_ERROR(ReadMeans(kernels_, fields, dims.channels, work, &open));
+  ReadCentres(kernels_, fields.parts.coded, dims.channels, work, &open);
+  const std::size_t present = first.size() + rest.size();
+  if (!open.ok() || std::max(open.bytes(), first.size()) != present) return Damaged();
+  return Ok();
+}
+
+void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const std::size_t width = std::size_t(channels);
+  Parts parts = PartsOf(dims);
+  parts.recent = int(payloads[0][0]);
+  const DecodeWork work(dims, &scratch);
+  const std::byte* sinks = payloads[0].data() + LynxHeadBytes(dims);
+  const std::byte* recent = sinks + LynxSinkBytes(dims, parts.sinks);
+  const std::size_t element_bytes = std::size_t(ElementBytes(dims.element_type));
+  const int first = chunk * kChunkTokens, tokens = dims.ChunkTokens(chunk), bits = StreamBits();
+  for (int token = first; token < first + tokens; ++token) {
+    float* row = rows + std::size_t(token - first) * width;
+    if (token < parts.sinks) {
+      const std::byte* from = sinks + std::size_t(token) * width * element_bytes;
+      for (int c = 0; c < channels; ++c) row[c] = LoadElement(from + std::size_t(c) * element_bytes, dims.element_type);
+      continue;
+    }
+    const int coded = token - parts.sinks;
+    int known = 0;
+    std::fill_n(work.fine, width, std::uint8_t{0});
+    if (coded >= parts.plain()) {
+      known = kLynxResidualBits;
+      AddRow(recent, channels, kLynxResidualBits, coded - parts.plain(), 1, work.fine);
+    } else {
+      for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+        known += bits;
+        AddRow(payloads[stream].data(), channels, bits, coded, 5 - known, work.fine);
+      }
+    }
+    kernels_.values(work.centres + std::size_t(coded) * width, work.fine, LynxHalfCell(known), channels,
+                    work.centre_steps, row);
+  }
+  const RopeTable* rope = RopeOf(dims.address);
+  const int skipped = std::clamp(parts.sinks - first, 0, tokens);
+  for (int head = 0; head < heads && rope != nullptr; ++head) {
+    kernels_.rotate(*rope, first + skipped, tokens - skipped, width,
+                    rows + std::size_t(skipped) * width + head * head_dim);
+  }
+}
+
+}  // namespace lynx

@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/float16.h"
+#include "codec/bit_io.h"
+#include "codec/lynx_codec.h"
+#include "codec/lynx_payload.h"
+#include "codec/lynx_reference.h"
+
+namespace lynx {
+namespace {
+
+// The Golomb order that makes these codes shortest, the lowest among equals. Orders above the length of the greatest
+// value only make them longer.
+template <typename ValueOf>
+int BestOrder(int count, ValueOf value_of) {
+  std::uint32_t all = 0;
+  for (int i = 0; i < count; ++i) all |= value_of(i);
+  const int last = std::min(int(std::bit_width(all)), kLynxMaxOrder);
+  int best = 0;
+  std::int64_t least = INT64_MAX;
+  for (int order = 0; order <= last; ++order) {
+    std::int64_t bits = 0;
+    for (int i = 0; i < count; ++i) bits += GolombBits(value_of(i), order);
+    if (bits < least) least = bits, best = order;
+  }
+  return best;
+}
+
+// Appends to a payload; what does not fit makes the page travel exactly.
+class Appender {
+ public:
+  explicit Appender(std::span<std::byte> room) : room_(room) {}
+  bool ok() const { return ok_; }
+  std::size_t size() const { return size_; }
+  // The next `count` bytes; null when they do not fit.
+  std::byte* Take(std::size_t count) {
+    if (count > room_.size() - size_) ok_ = false;
+    if (!ok_) return nullptr;
+    std::byte* taken = room_.data() + size_;
+    size_ += count;
+    return taken;
+  }
+  std::span<std::byte> rest() const { return room_.subspan(size_); }
+  void Skip(std::size_t count) { size_ += count; }
+  void Fail() { ok_ = false; }
+
+ private:
+  std::span<std::byte> room_;
+  std::size_t size_ = 0;
+  bool ok_ = true;
+};
+
+// What encoding keeps per element and per channel. Counts bytes instead when it gets no scratch.
+struct EncodeWork {
+  EncodeWork(const PageDims& dims, Scratch* scratch) : scratch_(scratch) {
+    const std::size_t elements = dims.elements(), channels = std::size_t(dims.channels);
+    Take(&rows, elements);
+    Take(&nested, elements);
+    Take(&symbols, elements);
+    Take(&residuals, elements);
+    Take(&words, elements + kRansSlackWords);
+    Take(&outermost, elements);
+    Take(&sorted, elements);
+    Take(&open, OpenBytes(dims));
+    Take(&means, channels);
+    Take(&shifts, channels);
+    Take(&classes, channels);
+    Take(&sums, channels);
+    Take(&spreads, channels);
+    Take(&magnitudes, channels);
+    Take(&per_cell, channels);
+    Take(&steps, channels);
+    Take(&tables, channels);
+    Take(&first_of, channels + 1);
+  }
+  static std::size_t OpenBytes(const PageDims& dims) { return 4 * dims.elements() + 2 * kRansLanes; }
+  LynxChannels channels() const { return {means, shifts}; }
+
+  float* rows;
+  std::int32_t* nested;  // cells, then n
+  std::uint8_t *symbols, *residuals;
+  std::uint16_t* words;
+  std::uint32_t *outermost, *sorted;  // positions of outermost symbols
+  std::byte* open;
+  std::int32_t *means, *shifts, *classes, *sums;
+  float *spreads, *magnitudes, *per_cell;
+  std::int16_t* steps;
+  const LynxTable** tables;
+  std::uint32_t* first_of;  // in `sorted`, per channel
+  std::size_t bytes = 0;
+
+ private:
+  template <typename T>
+  void Take(T** piece, std::size_t count) {
+    bytes += Scratch::BytesFor<T>(count);
+    *piece = scratch_ != nullptr ? scratch_->Take<T>(count) : nullptr;
+  }
+  Scratch* scratch_;
+};
+
+// A channel's step is its head's plus two eighths of an octave times an offset, which is told as the difference from
+// the channel before it.
+void PutSteps(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, BitWriter* bits) {
+  const auto code = [&](int c) {
+    return ZigZag(c % head_dim == 0 ? 0 : (work.steps[c] - work.steps[c - 1]) / kLynxOffsetUnit);
+  };
+  bool offsets = false;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) StoreLittle(work.steps[c], fixed + kLynxFixedBytes + 2 * (c / head_dim));
+    offsets = offsets || code(c) != 0;
+  }
+  fixed[3] = std::byte{0};
+  if (!offsets) return;
+  const int order = BestOrder(channels, code);
+  fixed[3] = std::byte(1 + order);
+  for (int c = 0; c < channels; ++c) bits->PutGolomb(code(c), order);
+}
+
+// Everything that a decoder needs before the symbols.
+void PutClasses(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, Appender* out) {
+  const int least = *std::min_element(work.classes, work.classes + channels);
+  const auto code = [&](int c) { return std::uint32_t(work.classes[c] - least); };
+  const int order = BestOrder(channels, code);
+  fixed[1] = std::byte(least);
+  fixed[2] = std::byte(order);
+  BitWriter bits(out->rest());
+  for (int c = 0; c < channels; ++c) bits.PutGolomb(code(c), order);
+  PutSteps(work, channels, head_dim, fixed, &bits);
+  bits.Finish();
+  if (bits.ok()) {
+    out->Skip(bits.bytes());
+  } else {
+    out->Fail();
+  }
+}
+
+// Means, what outermost symbols leave open, low bits of levels. The first bytes of `open` are the lanes'.
+bool PutOpenBits(const EncodeWork& work, int tokens, int channels, std::byte* fixed, BitWriter* bits) {
+  const auto mean_code = [&](int c) { return ZigZag(work.means[c]); };
+  const int order = BestOrder(channels, mean_code);
+  fixed[2] |= std::byte(order << 4);
+  for (int c = 0; c < channels; ++c) {
+    bits->PutGolomb(mean_code(c), order);
+    for (std::uint32_t i = work.first_of[c]; i < work.first_of[c + 1]; ++i) {
+      const std::int32_t high = LynxHighOf(work.nested[work.sorted[i]] >> kLynxResidualBits, work.shifts[c]);
+      bits->PutGolomb(std::uint32_t(std::abs(high) - kLynxOutermost), kLynxOpenOrder);
+    }
+  }
+  bits->Finish();
+  for (int c = 0; c < channels; ++c) {
+    const int shift = work.shifts[c];
+    if (shift == 0) continue;
+    const std::int32_t* nested = work.nested + c;
+    for (int token = 0; token < tokens; ++token, nested += channels) {
+      bits->Put(LynxLowOf(*nested >> kLynxResidualBits, shift), shift);
+    }
+  }
+  bits->Finish();
+  return bits->ok();
+}
+
+// States, words, open bits; the first open bytes travel in the states.
+void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, int channels, std::size_t open_bytes,
+                std::byte* fixed, Appender* out) {
+  const std::size_t lanes = std::size_t(RansLanesOf(channels)), elements = std::size_t(tokens) * std::size_t(channels);
+  std::memset(work.open, 0, 2 * lanes);
+  BitWriter bits(std::span(work.open, open_bytes));
+  if (!PutOpenBits(work, tokens, channels, fixed, &bits)) return out->Fail();
+  std::array<std::uint16_t, kRansLanes> carried{};
+  for (std::size_t lane = 0; lane < lanes; ++lane) carried[lane] = LoadLittle<std::uint16_t>(work.open + 2 * lane);
+  RansStates states;
+  std::uint16_t* end = work.words + kRansSlackWords + elements;
+  const std::uint16_t* word =
+      kernels.rans_encode({tokens, channels, work.tables}, work.symbols, std::span(carried).first(lanes), end, &states);
+  if (std::byte* to = out->Take(4 * lanes)) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) StoreLittle(states[lane], to + 4 * lane);
+  }
+  if (std::byte* to = out->Take(2 * std::size_t(end - word))) {
+    for (; word != end; ++word, to += 2) StoreLittle(*word, to);
+  }
+  if (bits.bytes() <= 2 * lanes) return;
+  if (std::byte* to = out->Take(bits.bytes() - 2 * lanes)) {
+    std::memcpy(to, work.open + 2 * lanes, bits.bytes() - 2 * lanes);
+  }
+}
+
+// The steps of one head: those that the profile wants, on the grid of offsets and not below what an encoder takes; or
+// one for all.
+void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, const std::int16_t* wanted) {
+  const float* magnitudes = work.magnitudes + first;
+  const int least = LynxLeastStepOf(*std::max_element(magnitudes, magnitudes + head_dim));
+  std::int16_t* steps = work.steps + first;
+  if (wanted == nullptr) {
+    const std::span<const float> spreads(work.spreads + first, std::size_t(head_dim));
+    std::fill_n(steps, head_dim, LynxStepOf(spreads, bits, least));
+    return;
+  }
+  for (int c = 0; c < head_dim; ++c) {
+    const int missing = std::max(least - wanted[first + c], 0);
+    steps[c] = std::int16_t(wanted[first + c] + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
+  }
+}
+
+}  // namespace
+
+std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
+
+bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                             std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const std::size_t width = std::size_t(channels);
+  Parts parts = PartsOf(dims);
+  if (parts.coded == 0) return false;
+  if (dims.tokens_after >= 0) parts.recent = std::clamp(parameters_.recent - dims.tokens_after, 0, parts.coded);
+  const int tokens = parts.coded;
+  const std::size_t elements = std::size_t(tokens) * width;
+  const EncodeWork work(dims, &scratch);
+
+  // Values as they were before RoPE, their steps and cells.
+  std::copy_n(values + std::size_t(parts.sinks) * width, elements, work.rows);
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    for (int head = 0; head < heads; ++head) {
+      kernels_.unrotate(*rope, parts.sinks, tokens, width, work.rows + head * head_dim);
+    }
+  }
+  const std::int16_t* wanted = WantedSteps(dims.address, head_dim);
+  kernels_.magnitudes(work.rows, tokens, channels, work.magnitudes);
+  if (wanted == nullptr) kernels_.spreads(work.rows, tokens, channels, work.spreads);
+  for (int head = 0; head < heads; ++head) {
+    ChooseSteps(work, head * head_dim, head_dim, SymbolBits(parameters_.anchor_bits, tokens, channels), wanted);
+  }
+  for (int c = 0; c < channels; ++c) work.per_cell[c] = EighthOctave(32 - work.steps[c]);  // 16 / step
+  kernels_.cells(work.rows, tokens, channels, work.per_cell, work.nested);
+
+  // Means and classes, then levels as symbols, and residuals.
+  kernels_.cell_sums(work.nested, tokens, channels, work.sums);
+  for (int c = 0; c < channels; ++c) work.means[c] = LynxMeanOf(work.sums[c], tokens);
+  kernels_.cell_distances(work.nested, tokens, channels, work.means, work.sums);
+  for (int c = 0; c < channels; ++c) {
+    work.classes[c] = LynxTables::Get().ClassOf(work.sums[c], tokens);
+    work.shifts[c] = LynxShift(work.classes[c]);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  }
+  kernels_.split(work.nested, tokens, channels, work.channels(), work.symbols, work.residuals);
+  const std::size_t outermost = kernels_.find_outermost(work.symbols, elements, work.outermost);
+  LynxSortByChannel(work.outermost, outermost, channels, work.sorted, work.first_of);
+
+  const std::size_t most_bytes = kLynxMostBytes * dims.elements();
+  Appender out(std::span(payloads[0], most_bytes));
+  std::byte* fixed = out.Take(LynxHeadBytes(dims));
+  std::byte* sinks = out.Take(LynxSinkBytes(dims, parts.sinks));
+  std::byte* recent = out.Take(RowBytes(parts.recent, channels, kLynxResidualBits));
+  if (!out.ok()) return false;
+  fixed[0] = std::byte(parts.recent);
+  PutClasses(work, channels, head_dim, fixed, &out);
+  PutSymbols(kernels_, work, tokens, channels, EncodeWork::OpenBytes(dims), fixed, &out);
+  std::size_t total = out.size();
+  const int bits = StreamBits();
+  for (int stream = 1; stream < parameters_.streams; ++stream) {
+    payload_bytes[std::size_t(stream)] = RowBytes(parts.plain(), channels, bits);
+    total += payload_bytes[std::size_t(stream)];
+  }
+  if (!out.ok() || total >= most_bytes) return false;
+  payload_bytes[0] = out.size();
+
+  for (std::size_t i = 0; i < std::size_t(parts.sinks) * width; ++i) {
+    StoreElement(values[i], dims.element_type, sinks + i * std::size_t(ElementBytes(dims.element_type)));
+  }
+  PackRows(work.residuals + std::size_t(parts.plain()) * width, parts.recent, channels, kLynxResidualBits, 0, recent);
+  for (int stream = 1; stream < parameters_.streams; ++stream) {
+    PackRows(work.residuals, parts.plain(), channels, bits, kLynxResidualBits - stream * bits,
+             payloads[std::size_t(stream)]);
+  }
+  return true;
+}
+
+}  // namespace lynx

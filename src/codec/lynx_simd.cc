@@ -1,0 +1,566 @@
+// The `lynx` kernels with Highway, one source for every target. Rows are handled a vector of channels at a time; what
+// is left of a row is done element by element by the definitions of lynx_reference.h.
+//
+// The coder: a block's 32 lanes are vectors of 16-bit halves. Even and odd lanes have their 32-bit states in two
+// vectors, so that halves are joined and parted by shifts within lanes. A lane's table stays the same through a block:
+// its thresholds are searched as a binary tree of compares and blends, without gathers.
+#include "codec/lynx_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "codec/lynx_simd.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "codec/lynx_reference.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lynx::HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE  // no vectors, or of unknown length
+
+const LynxKernels* TableOfTarget() { return &ReferenceLynxKernels(); }
+
+#else
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kLanes = kRansLanes;
+constexpr std::uint32_t kSlotMask = (1u << kLynxProbabilityBits) - 1u;
+constexpr std::int16_t kSlots = 1 << kLynxProbabilityBits;
+
+// Halves of a block's lanes: kVectors vectors of them, and for each two of 32-bit states.
+using Halves = hn::CappedTag<std::int16_t, kLanes>;
+using HalfBits = hn::RebindToUnsigned<Halves>;
+using States = hn::RepartitionToWide<HalfBits>;
+using Half = hn::Vec<Halves>;
+using State = hn::Vec<States>;
+using HalfMask = hn::Mask<Halves>;
+constexpr int kHalves = int(hn::MaxLanes(Halves()));
+constexpr int kVectors = kLanes / kHalves;
+
+// Groups of eight 16-bit words. Expand: the first words go, in order, to the lanes whose bit is set. Compress: the
+// words of those lanes go, in order, to the end.
+struct Shuffles {
+  alignas(16) std::uint8_t expand[256][16];
+  alignas(16) std::uint8_t compress[256][16];
+};
+constexpr Shuffles MakeShuffles() {
+  Shuffles shuffles{};
+  for (unsigned bits = 0; bits < 256; ++bits) {
+    const int count = std::popcount(bits);
+    int seen = 0;
+    for (int lane = 0; lane < 8; ++lane) {
+      const bool set = (bits >> lane & 1) != 0;
+      for (int byte = 0; byte < 2; ++byte) {
+        shuffles.expand[bits][2 * lane + byte] = set ? std::uint8_t(2 * seen + byte) : std::uint8_t(0x80);
+        if (set) shuffles.compress[bits][2 * (8 - count + seen) + byte] = std::uint8_t(2 * lane + byte);
+      }
+      seen += set ? 1 : 0;
+    }
+  }
+  return shuffles;
+}
+constexpr Shuffles kShuffles = MakeShuffles();
+using Words = hn::Simd<std::uint16_t, 8, 0>;
+using WordBytes = hn::Simd<std::uint8_t, 16, 0>;
+
+hn::Vec<Words> Shuffle(hn::Vec<Words> words, const std::uint8_t* order) {
+  return hn::BitCast(Words(), hn::TableLookupBytes(hn::BitCast(WordBytes(), words), hn::Load(WordBytes(), order)));
+}
+
+// The next words for the lanes of `bits`, zero in the others. Reads up to 16 bytes behind them.
+template <class D>
+hn::Vec<D> TakeWords(D d, std::uint32_t bits, const std::byte** from) {
+  if constexpr (hn::MaxLanes(D()) == 8) {
+    const unsigned byte = bits & 0xffu;
+    const auto words = hn::BitCast(Words(), hn::LoadU(WordBytes(), reinterpret_cast<const std::uint8_t*>(*from)));
+    *from += 2 * std::popcount(byte);
+    return hn::BitCast(d, Shuffle(words, kShuffles.expand[byte]));
+  } else {
+    const hn::Half<D> half;
+    const auto low = TakeWords(half, bits, from);
+    const auto high = TakeWords(half, bits >> hn::MaxLanes(half), from);
+    return hn::Combine(d, high, low);
+  }
+}
+
+std::uint32_t BitsOf(HalfMask mask) {
+  std::uint8_t bytes[8] = {};
+  hn::StoreMaskBits(Halves(), mask, bytes);
+  if constexpr (kHalves == 8) return bytes[0];
+  if constexpr (kHalves == 16) {
+    std::uint16_t bits;
+    std::memcpy(&bits, bytes, sizeof bits);
+    return bits;
+  }
+  std::uint32_t bits;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return bits;
+}
+
+State EvenHalves(State both) { return hn::And(both, hn::Set(States(), 0xffffu)); }
+State OddHalves(State both) { return hn::ShiftRight<16>(both); }
+Half Join(State even, State odd) {  // both below 2^16
+  return hn::BitCast(Halves(), hn::Or(even, hn::ShiftLeft<16>(odd)));
+}
+
+// First slots of a block's symbols, [symbol][lane]; behind the last one 2^12.
+struct Thresholds {
+  alignas(64) std::int16_t first[kLynxSymbols + 1][kLanes];
+  Thresholds(const RansPage& page, int first_channel) {
+    for (int symbol = 0; symbol <= kLynxSymbols; ++symbol) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        first[symbol][lane] = std::int16_t(page.tables[first_channel + lane]->cumulative[std::size_t(symbol)]);
+      }
+    }
+  }
+  Half Of(int symbol, int vector) const { return hn::Load(Halves(), first[symbol] + vector * kHalves); }
+};
+
+struct Found {
+  Half symbol, first, frequency;
+};
+
+// The symbol of each slot: a tree over the thresholds of symbols 1 … 15, then that of symbol 16.
+Found Find(const Thresholds& thresholds, int vector, Half slot) {
+  const Halves d;
+  const auto at = [&](int symbol) { return thresholds.Of(symbol, vector); };
+  const auto pick = [](HalfMask below, Half yes, Half no) { return hn::IfThenElse(below, yes, no); };
+  const Half zero = hn::Zero(d);
+  Half t = at(8);
+  const HalfMask b8 = hn::Lt(slot, t);
+  Half first = hn::IfThenZeroElse(b8, t), end = pick(b8, t, at(16));
+  Half symbol = hn::IfThenZeroElse(b8, hn::Set(d, 8));
+  t = pick(b8, at(4), at(12));
+  const HalfMask b4 = hn::Lt(slot, t);
+  first = pick(b4, first, t), end = pick(b4, t, end);
+  symbol = hn::Add(symbol, hn::IfThenZeroElse(b4, hn::Set(d, 4)));
+  t = pick(b4, pick(b8, at(2), at(10)), pick(b8, at(6), at(14)));
+  const HalfMask b2 = hn::Lt(slot, t);
+  first = pick(b2, first, t), end = pick(b2, t, end);
+  symbol = hn::Add(symbol, hn::IfThenZeroElse(b2, hn::Set(d, 2)));
+  t = pick(b2, pick(b4, pick(b8, at(1), at(9)), pick(b8, at(5), at(13))),
+           pick(b4, pick(b8, at(3), at(11)), pick(b8, at(7), at(15))));
+  const HalfMask b1 = hn::Lt(slot, t);
+  first = pick(b1, first, t), end = pick(b1, t, end);
+  symbol = hn::Add(symbol, hn::IfThenZeroElse(b1, hn::Set(d, 1)));
+  t = at(16);
+  const HalfMask b0 = hn::Lt(slot, t);
+  first = pick(b0, first, t), end = pick(b0, end, hn::Set(d, kSlots));
+  symbol = hn::Add(symbol, hn::IfThenElse(b0, zero, hn::Set(d, 1)));
+  return {symbol, first, hn::Sub(end, first)};
+}
+
+void StoreSymbols(Half symbols, std::uint8_t* to) {
+  const hn::Rebind<std::uint8_t, Halves> bytes;
+  hn::StoreU(hn::DemoteTo(bytes, symbols), bytes, to);
+}
+
+// Decodes whole rows of a full block while the words last for sure; returns how many.
+int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std::uint8_t* symbols,
+               std::uint32_t* states, const std::byte** words, const std::byte* words_end) {
+  constexpr std::ptrdiff_t kMostBytes = 2 * kLanes + 16;
+  const Halves d;
+  const States s;
+  const State slot_mask = hn::Set(s, kSlotMask), high_half = hn::Set(s, 0xffff0000u);
+  State even[kVectors], odd[kVectors];
+  for (int v = 0; v < kVectors; ++v) hn::LoadInterleaved2(s, states + v * kHalves, even[v], odd[v]);
+  const std::byte* from = *words;
+  int token = 0;
+  for (; token < tokens && words_end - from >= kMostBytes; ++token, symbols += stride) {
+    for (int v = 0; v < kVectors; ++v) {
+      const Half slot = Join(hn::And(even[v], slot_mask), hn::And(odd[v], slot_mask));
+      const Found found = Find(thresholds, v, slot);
+      StoreSymbols(found.symbol, symbols + v * kHalves);
+      const State frequency = hn::BitCast(s, found.frequency), rest = hn::BitCast(s, hn::Sub(slot, found.first));
+      State e =
+          hn::Add(hn::Mul(EvenHalves(frequency), hn::ShiftRight<kLynxProbabilityBits>(even[v])), EvenHalves(rest));
+      State o = hn::Add(hn::Mul(OddHalves(frequency), hn::ShiftRight<kLynxProbabilityBits>(odd[v])), OddHalves(rest));
+      const State e_high = hn::ShiftRight<16>(e), o_high = hn::And(o, high_half);
+      const HalfMask small = hn::Eq(hn::BitCast(d, hn::Or(e_high, o_high)), hn::Zero(d));
+      const State taken = hn::BitCast(s, TakeWords(HalfBits(), BitsOf(small), &from));
+      e = hn::Or(hn::IfThenElse(hn::Eq(e_high, hn::Zero(s)), hn::ShiftLeft<16>(e), e), EvenHalves(taken));
+      o = hn::Or(hn::IfThenElse(hn::Eq(o_high, hn::Zero(s)), hn::ShiftLeft<16>(o), o), OddHalves(taken));
+      even[v] = e, odd[v] = o;
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) hn::StoreInterleaved2(even[v], odd[v], s, states + v * kHalves);
+  *words = from;
+  return token;
+}
+
+Status DecodePage(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
+                  std::span<std::uint16_t> carried, std::size_t* used) {
+  LYNX_RETURN_IF_ERROR(RansCheckStates(page, states));
+  const std::byte* from = words.data();
+  const std::byte* end = words.data() + words.size();
+  for (int first = 0; first < page.channels; first += kLanes) {
+    int done = 0;
+    if (page.channels - first >= kLanes) {
+      const Thresholds thresholds(page, first);
+      done =
+          DecodeRows(thresholds, page.tokens, std::size_t(page.channels), symbols + first, states.data(), &from, end);
+    }
+    LYNX_RETURN_IF_ERROR(RansDecodeBlock(page, first, done, symbols, &states, &from, end));
+  }
+  *used = std::size_t(from - words.data()) / 2;
+  return RansFinish(page, states, carried);
+}
+
+// x / f for x < f * 2^20, exact: the quotient of single-precision numbers is off by one at most.
+State Divide(State x, State f, State* rest) {
+  const States s;
+  const hn::RebindToSigned<States> i;
+  const hn::RebindToFloat<States> r;
+  const auto high = hn::ConvertTo(r, hn::BitCast(i, hn::ShiftRight<16>(x)));
+  const auto low = hn::ConvertTo(r, hn::BitCast(i, hn::And(x, hn::Set(s, 0xffffu))));
+  const auto value = hn::Add(hn::Mul(high, hn::Set(r, 65536.0f)), low);
+  const auto quotient = hn::ConvertTo(i, hn::Div(value, hn::ConvertTo(r, hn::BitCast(i, f))));
+  const auto divisor = hn::BitCast(i, f), one = hn::Set(i, 1);
+  const auto left = hn::Sub(hn::BitCast(i, x), hn::Mul(quotient, divisor));  // -f … 2 f
+  const auto over = hn::Lt(left, hn::Zero(i)), under = hn::Not(hn::Lt(left, divisor));
+  *rest = hn::BitCast(s, hn::Add(left, hn::Sub(hn::IfThenElseZero(over, divisor), hn::IfThenElseZero(under, divisor))));
+  return hn::BitCast(s, hn::Add(quotient, hn::Sub(hn::IfThenElseZero(under, one), hn::IfThenElseZero(over, one))));
+}
+
+// The first slot of each lane's symbol (next = 0) or of the one behind it (next = 1), and with the same masks both.
+struct Range {
+  Half first, end;
+};
+Range RangeOf(const Thresholds& thresholds, int vector, Half symbol) {
+  const Halves d;
+  const auto bit = [&](int value) {
+    const Half mask = hn::Set(d, std::int16_t(value));
+    return hn::Eq(hn::And(symbol, mask), mask);
+  };
+  const HalfMask b1 = bit(1), b2 = bit(2), b4 = bit(4), b8 = bit(8), b16 = bit(16);
+  const auto search = [&](int next) {
+    const auto at = [&](int each) { return thresholds.Of(each + next, vector); };
+    const auto pair = [&](int each) { return hn::IfThenElse(b1, at(each + 1), at(each)); };
+    const auto four = [&](int each) { return hn::IfThenElse(b2, pair(each + 2), pair(each)); };
+    const auto eight = [&](int each) { return hn::IfThenElse(b4, four(each + 4), four(each)); };
+    return hn::IfThenElse(b16, at(16), hn::IfThenElse(b8, eight(8), eight(0)));
+  };
+  return {search(0), search(1)};
+}
+
+// Words of the lanes of `bits` go before *to. Writes up to 16 bytes before them.
+template <class V>
+void PutWords(V words, std::uint32_t bits, std::uint16_t** to) {
+  using D = hn::DFromV<V>;
+  if constexpr (hn::MaxLanes(D()) == 8) {
+    const unsigned byte = bits & 0xffu;
+    const auto shuffled = Shuffle(hn::BitCast(Words(), words), kShuffles.compress[byte]);
+    hn::StoreU(shuffled, Words(), *to - 8);
+    *to -= std::popcount(byte);
+  } else {
+    const hn::Half<D> half;
+    PutWords(hn::UpperHalf(half, words), bits >> hn::MaxLanes(half), to);
+    PutWords(hn::LowerHalf(half, words), bits, to);
+  }
+}
+
+// Encodes the rows of a full block, the last one first.
+void EncodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, const std::uint8_t* symbols,
+                std::uint32_t* states, std::uint16_t** words) {
+  const Halves d;
+  const States s;
+  const hn::Rebind<std::uint8_t, Halves> bytes;
+  State even[kVectors], odd[kVectors];
+  for (int v = 0; v < kVectors; ++v) hn::LoadInterleaved2(s, states + v * kHalves, even[v], odd[v]);
+  std::uint16_t* to = *words;
+  for (int token = tokens - 1; token >= 0; --token) {
+    for (int v = kVectors - 1; v >= 0; --v) {
+      const std::uint8_t* row = symbols + std::size_t(token) * stride + v * kHalves;
+      const Range range = RangeOf(thresholds, v, hn::PromoteTo(d, hn::LoadU(bytes, row)));
+      const Half frequency = hn::Sub(range.end, range.first);
+      const Half high = Join(hn::ShiftRight<20>(even[v]), hn::ShiftRight<20>(odd[v]));
+      const HalfMask full = hn::Not(hn::Lt(high, frequency));
+      const Half low = Join(EvenHalves(even[v]), odd[v]);
+      PutWords(hn::BitCast(HalfBits(), low), BitsOf(full), &to);
+      const State f = hn::BitCast(s, frequency), c = hn::BitCast(s, range.first);
+      // All ones in the lanes that are full.
+      const State shifted = hn::BitCast(s, hn::VecFromMask(d, full));
+      const auto step = [&](State x, State is_full, State part_f, State part_c) {
+        x = hn::IfThenElse(hn::Eq(is_full, hn::Zero(s)), x, hn::ShiftRight<16>(x));
+        State rest;
+        const State quotient = Divide(x, part_f, &rest);
+        return hn::Add(hn::Add(hn::ShiftLeft<kLynxProbabilityBits>(quotient), rest), part_c);
+      };
+      even[v] = step(even[v], EvenHalves(shifted), EvenHalves(f), EvenHalves(c));
+      odd[v] = step(odd[v], OddHalves(shifted), OddHalves(f), OddHalves(c));
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) hn::StoreInterleaved2(even[v], odd[v], s, states + v * kHalves);
+  *words = to;
+}
+
+std::uint16_t* EncodePage(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
+                          std::uint16_t* words_end, RansStates* states) {
+  RansBegin(carried, states);
+  std::uint16_t* word = words_end;
+  for (int first = (page.channels - 1) / kLanes * kLanes; first >= 0; first -= kLanes) {
+    if (page.channels - first >= kLanes) {
+      const Thresholds thresholds(page, first);
+      EncodeRows(thresholds, page.tokens, std::size_t(page.channels), symbols + first, states->data(), &word);
+    } else {
+      RansEncodeBlock(page, first, symbols, states, &word);
+    }
+  }
+  return word;
+}
+
+using Reals = hn::ScalableTag<float>;
+using Integers = hn::RebindToSigned<Reals>;
+using Bytes = hn::Rebind<std::uint8_t, Integers>;
+constexpr int kReals = int(hn::MaxLanes(Reals()));
+
+// Full vectors of channels, and from where the rest is done one by one.
+int VectorChannels(int channels) { return channels / kReals * kReals; }
+
+// Turns pairs by an angle whose sine has this sign.
+template <bool inverse>
+void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows) {
+  const Reals d;
+  const int pairs = rope.pairs(), whole = VectorChannels(pairs);
+  for (int token = 0; token < tokens; ++token, rows += stride) {
+    const float* cosines = rope.cosines(first_token + token);
+    const float* sines = rope.sines(first_token + token);
+    float* head = rows + rope.offset();
+    for (int pair = 0; pair < whole; pair += kReals) {
+      float* at = rope.adjacent() ? head + 2 * pair : head + pair;
+      hn::Vec<Reals> x, y;
+      if (rope.adjacent()) {
+        hn::LoadInterleaved2(d, at, x, y);
+      } else {
+        x = hn::LoadU(d, at), y = hn::LoadU(d, at + pairs);
+      }
+      const auto cosine = hn::LoadU(d, cosines + pair), sine = hn::LoadU(d, sines + pair);
+      const auto x_cosine = hn::Mul(x, cosine), x_sine = hn::Mul(x, sine);
+      const auto y_cosine = hn::Mul(y, cosine), y_sine = hn::Mul(y, sine);
+      x = inverse ? hn::Add(x_cosine, y_sine) : hn::Sub(x_cosine, y_sine);
+      y = inverse ? hn::Sub(y_cosine, x_sine) : hn::Add(x_sine, y_cosine);
+      if (rope.adjacent()) {
+        hn::StoreInterleaved2(x, y, d, at);
+      } else {
+        hn::StoreU(x, d, at), hn::StoreU(y, d, at + pairs);
+      }
+    }
+    for (int pair = whole; pair < pairs; ++pair) {
+      rope.TurnPair(rows, first_token + token, pair, inverse);
+    }
+  }
+}
+
+void Spreads(const float* rows, int tokens, int channels, float* spreads) {
+  const Reals d;
+  const auto count = hn::Set(d, float(tokens));
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    auto sum = hn::Zero(d), spread = hn::Zero(d);
+    for (int t = 0; t < tokens; ++t) sum = hn::Add(sum, hn::LoadU(d, rows + std::size_t(t) * channels + c));
+    const auto mean = hn::Div(sum, count);
+    for (int t = 0; t < tokens; ++t) {
+      spread = hn::Add(spread, hn::Abs(hn::Sub(hn::LoadU(d, rows + std::size_t(t) * channels + c), mean)));
+    }
+    hn::StoreU(hn::Div(spread, count), d, spreads + c);
+  }
+  for (int c = whole; c < channels; ++c) spreads[c] = LynxSpreadOf(rows + c, tokens, std::size_t(channels));
+}
+
+void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
+  const Reals d;
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    auto most = hn::Zero(d);
+    for (int t = 0; t < tokens; ++t) {
+      most = hn::Max(most, hn::Abs(hn::LoadU(d, rows + std::size_t(t) * channels + c)));
+    }
+    hn::StoreU(most, d, greatest + c);
+  }
+  for (int c = whole; c < channels; ++c) greatest[c] = LynxMagnitudeOf(rows + c, tokens, std::size_t(channels));
+}
+
+void Cells(const float* rows, int tokens, int channels, const float* per_cell, std::int32_t* cells) {
+  const Reals d;
+  const Integers i;
+  const int whole = VectorChannels(channels);
+  for (int t = 0; t < tokens; ++t, rows += channels, cells += channels) {
+    for (int c = 0; c < whole; c += kReals) {
+      const auto scaled = hn::Mul(hn::LoadU(d, rows + c), hn::LoadU(d, per_cell + c));
+      hn::StoreU(hn::ConvertTo(i, hn::Floor(scaled)), i, cells + c);
+    }
+    for (int c = whole; c < channels; ++c) cells[c] = LynxCellOf(rows[c], per_cell[c]);
+  }
+}
+
+// Sums of term(cell) per channel over the tokens; `constant` is a row that the term gets, too.
+template <typename VectorTerm, typename Term>
+void SumUp(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums, VectorTerm vector_term, Term term) {
+  const Integers i;
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    auto sum = hn::Zero(i);
+    for (int t = 0; t < tokens; ++t) {
+      sum = hn::Add(sum, vector_term(hn::LoadU(i, cells + std::size_t(t) * channels + c), c));
+    }
+    hn::StoreU(sum, i, sums + c);
+  }
+  for (int c = whole; c < channels; ++c) {
+    sums[c] = 0;
+    for (int t = 0; t < tokens; ++t) sums[c] += term(cells[std::size_t(t) * channels + c], c);
+  }
+}
+
+void CellSums(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums) {
+  SumUp(
+      cells, tokens, channels, sums, [](auto cell, int) { return cell; }, [](std::int32_t cell, int) { return cell; });
+}
+
+void CellDistances(const std::int32_t* cells, int tokens, int channels, const std::int32_t* means, std::int32_t* sums) {
+  const Integers i;
+  SumUp(
+      cells, tokens, channels, sums,
+      [&](auto cell, int c) {
+        const auto centre = hn::Add(hn::ShiftLeft<1>(cell), hn::Set(i, 1));
+        return hn::Abs(hn::Sub(centre, hn::ShiftLeft<3>(hn::LoadU(i, means + c))));
+      },
+      [&](std::int32_t cell, int c) { return LynxDistanceOf(cell, means[c]); });
+}
+
+void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of, std::uint8_t* symbols,
+           std::uint8_t* residuals) {
+  const Integers i;
+  const Bytes b;
+  const auto outermost = hn::Set(i, kLynxOutermost);
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    const auto shift = hn::LoadU(i, of.shifts + c);
+    const auto half = hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift));
+    const auto centre = hn::Sub(hn::Set(i, 8), hn::ShiftLeft<2>(hn::LoadU(i, of.means + c)));
+    for (int t = 0; t < tokens; ++t) {
+      const std::size_t at = std::size_t(t) * channels + c;
+      const auto nested = hn::Add(hn::LoadU(i, cells + at), centre);
+      hn::StoreU(nested, i, cells + at);
+      const auto high = hn::Shr(hn::Add(hn::ShiftRight<kLynxResidualBits>(nested), half), shift);
+      const auto bounded = hn::Max(hn::Min(high, outermost), hn::Neg(outermost));
+      hn::StoreU(hn::DemoteTo(b, hn::Add(bounded, outermost)), b, symbols + at);
+      hn::StoreU(hn::DemoteTo(b, hn::And(nested, hn::Set(i, 15))), b, residuals + at);
+    }
+  }
+  for (int c = whole; c < channels; ++c) {
+    LynxSplitChannel(cells + c, tokens, std::size_t(channels), of.means[c], of.shifts[c], symbols + c, residuals + c);
+  }
+}
+
+std::size_t FindOutermost(const std::uint8_t* symbols, std::size_t count, std::uint32_t* positions) {
+  const hn::ScalableTag<std::uint8_t> d;
+  constexpr std::size_t kBytes = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
+  const auto first = hn::Zero(d), last = hn::Set(d, kLynxSymbols - 1);
+  std::size_t found = 0;
+  const auto search = [&](std::size_t from, std::size_t to) {
+    for (std::size_t at = from; at < to; ++at) {
+      positions[found] = std::uint32_t(at);
+      found += LynxIsOutermost(symbols[at]) ? 1 : 0;
+    }
+  };
+  std::size_t at = 0;
+  for (; at + kBytes <= count; at += kBytes) {
+    const auto row = hn::LoadU(d, symbols + at);
+    if (!hn::AllFalse(d, hn::Or(hn::Eq(row, first), hn::Eq(row, last)))) search(at, at + kBytes);
+  }
+  search(at, count);
+  return found;
+}
+
+void Centres(const std::uint8_t* symbols, int tokens, int channels, const LynxChannels& of, std::int32_t* centres) {
+  const Integers i;
+  const Bytes b;
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    const auto shift = hn::LoadU(i, of.shifts + c);
+    const auto scale = hn::Shl(hn::Set(i, 32), shift);
+    const auto half = hn::ShiftLeft<5>(hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift)));
+    const auto mean = hn::ShiftLeft<3>(hn::LoadU(i, of.means + c));
+    const auto base = hn::Sub(hn::Sub(mean, hn::Set(i, 16)), hn::Add(hn::ShiftLeft<3>(scale), half));
+    for (int t = 0; t < tokens; ++t) {
+      const std::size_t at = std::size_t(t) * channels + c;
+      const auto symbol = hn::PromoteTo(i, hn::LoadU(b, symbols + at));
+      hn::StoreU(hn::Add(hn::Mul(symbol, scale), base), i, centres + at);
+    }
+  }
+  for (int c = whole; c < channels; ++c) {
+    for (int t = 0; t < tokens; ++t) {
+      const std::size_t at = std::size_t(t) * channels + c;
+      centres[at] = LynxCoarseCentre(symbols[at], of.shifts[c], of.means[c]);
+    }
+  }
+}
+
+void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t half, int channels, const float* steps,
+            float* row) {
+  const Reals d;
+  const Integers i;
+  const Bytes b;
+  const int whole = VectorChannels(channels);
+  for (int c = 0; c < whole; c += kReals) {
+    const auto extra = hn::Add(hn::PromoteTo(i, hn::LoadU(b, fine + c)), hn::Set(i, half));
+    const auto centre = hn::ConvertTo(d, hn::Add(hn::LoadU(i, centres + c), extra));
+    hn::StoreU(hn::Mul(centre, hn::LoadU(d, steps + c)), d, row + c);
+  }
+  for (int c = whole; c < channels; ++c) row[c] = LynxValueOf(centres[c] + fine[c] + half, steps[c]);
+}
+
+const LynxKernels kKernels = {hwy::TargetName(HWY_TARGET),
+                              EncodePage,
+                              DecodePage,
+                              Turn<false>,
+                              Turn<true>,
+                              Spreads,
+                              Magnitudes,
+                              Cells,
+                              CellSums,
+                              CellDistances,
+                              Split,
+                              FindOutermost,
+                              Centres,
+                              Values};
+
+}  // namespace
+
+const LynxKernels* TableOfTarget() { return &kKernels; }
+
+#endif
+}  // namespace lynx::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lynx {
+
+HWY_EXPORT(TableOfTarget);
+
+const LynxKernels& SimdLynxKernels() {
+  static const LynxKernels& best = *HWY_DYNAMIC_DISPATCH(TableOfTarget)();
+  return best;
+}
+
+// Not while other threads ask for kernels.
+std::vector<const LynxKernels*> AllSimdLynxKernels() {
+  SimdLynxKernels();
+  std::vector<const LynxKernels*> all;
+  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    hwy::SetSupportedTargetsForTest(targets & -targets);
+    const LynxKernels* table = HWY_DYNAMIC_DISPATCH(TableOfTarget)();
+    if (table != &ReferenceLynxKernels()) all.push_back(table);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  return all;
+}
+
+}  // namespace lynx
+#endif
