@@ -6,6 +6,7 @@
 // its thresholds are searched as a binary tree of compares and blends, without gathers.
 #include "codec/lynx_kernels.h"
 
+#define HWY_WANT_AVX3_DL  // 16-bit expand and compress
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/lynx_simd.cc"
 #include <hwy/foreach_target.h>
@@ -73,9 +74,15 @@ hn::Vec<Words> Shuffle(hn::Vec<Words> words, const std::uint8_t* order) {
   return hn::BitCast(Words(), hn::TableLookupBytes(hn::BitCast(WordBytes(), words), hn::Load(WordBytes(), order)));
 }
 
-// The next words for the lanes of `bits`, zero in the others. Reads up to 16 bytes behind them.
+// The next words for the lanes of `bits`, zero in the others. Reads up to kReadAhead bytes.
+constexpr std::ptrdiff_t kReadAhead = 2 * kLanes + 16;
 template <class D>
 hn::Vec<D> TakeWords(D d, std::uint32_t bits, const std::byte** from) {
+#if HWY_TARGET <= HWY_AVX3_DL
+  const std::byte* words = *from;
+  *from += 2 * std::popcount(bits);
+  return hn::Vec<D>{_mm512_maskz_expand_epi16(bits, _mm512_loadu_si512(words))};
+#else
   if constexpr (hn::MaxLanes(D()) == 8) {
     const unsigned byte = bits & 0xffu;
     const auto words = hn::BitCast(Words(), hn::LoadU(WordBytes(), reinterpret_cast<const std::uint8_t*>(*from)));
@@ -87,6 +94,7 @@ hn::Vec<D> TakeWords(D d, std::uint32_t bits, const std::byte** from) {
     const auto high = TakeWords(half, bits >> hn::MaxLanes(half), from);
     return hn::Combine(d, high, low);
   }
+#endif
 }
 
 std::uint32_t BitsOf(HalfMask mask) {
@@ -126,34 +134,30 @@ struct Found {
   Half symbol, first, frequency;
 };
 
-// The symbol of each slot: a tree over the thresholds of symbols 1 … 15, then that of symbol 16.
+// The symbol of each slot by two rounds of three compares each, and one for the last symbol: few operations after one
+// another, as each row of symbols waits for the one before it.
 Found Find(const Thresholds& thresholds, int vector, Half slot) {
   const Halves d;
   const auto at = [&](int symbol) { return thresholds.Of(symbol, vector); };
-  const auto pick = [](HalfMask below, Half yes, Half no) { return hn::IfThenElse(below, yes, no); };
-  const Half zero = hn::Zero(d);
-  Half t = at(8);
-  const HalfMask b8 = hn::Lt(slot, t);
-  Half first = hn::IfThenZeroElse(b8, t), end = pick(b8, t, at(16));
-  Half symbol = hn::IfThenZeroElse(b8, hn::Set(d, 8));
-  t = pick(b8, at(4), at(12));
-  const HalfMask b4 = hn::Lt(slot, t);
-  first = pick(b4, first, t), end = pick(b4, t, end);
-  symbol = hn::Add(symbol, hn::IfThenZeroElse(b4, hn::Set(d, 4)));
-  t = pick(b4, pick(b8, at(2), at(10)), pick(b8, at(6), at(14)));
-  const HalfMask b2 = hn::Lt(slot, t);
-  first = pick(b2, first, t), end = pick(b2, t, end);
-  symbol = hn::Add(symbol, hn::IfThenZeroElse(b2, hn::Set(d, 2)));
-  t = pick(b2, pick(b4, pick(b8, at(1), at(9)), pick(b8, at(5), at(13))),
-           pick(b4, pick(b8, at(3), at(11)), pick(b8, at(7), at(15))));
-  const HalfMask b1 = hn::Lt(slot, t);
-  first = pick(b1, first, t), end = pick(b1, t, end);
-  symbol = hn::Add(symbol, hn::IfThenZeroElse(b1, hn::Set(d, 1)));
-  t = at(16);
-  const HalfMask b0 = hn::Lt(slot, t);
-  first = pick(b0, first, t), end = pick(b0, end, hn::Set(d, kSlots));
-  symbol = hn::Add(symbol, hn::IfThenElse(b0, zero, hn::Set(d, 1)));
-  return {symbol, first, hn::Sub(end, first)};
+  const auto constant = [&](int value) { return hn::Set(d, std::int16_t(value)); };
+  const Half t4 = at(4), t8 = at(8), t12 = at(12), t16 = at(16);
+  const HalfMask b4 = hn::Lt(slot, t4), b8 = hn::Lt(slot, t8), b12 = hn::Lt(slot, t12), b16 = hn::Lt(slot, t16);
+  const auto quarter = [&](Half first, Half second, Half third, Half fourth) {
+    return hn::IfThenElse(b8, hn::IfThenElse(b4, first, second), hn::IfThenElse(b12, third, fourth));
+  };
+  const Half u1 = quarter(at(1), at(5), at(9), at(13)), u2 = quarter(at(2), at(6), at(10), at(14));
+  const Half u3 = quarter(at(3), at(7), at(11), at(15));
+  const HalfMask c1 = hn::Lt(slot, u1), c2 = hn::Lt(slot, u2), c3 = hn::Lt(slot, u3);
+  const auto in_quarter = [&](Half first, Half second, Half third, Half fourth) {
+    return hn::IfThenElse(c2, hn::IfThenElse(c1, first, second), hn::IfThenElse(c3, third, fourth));
+  };
+  const Half first = in_quarter(quarter(hn::Zero(d), t4, t8, t12), u1, u2, u3);
+  const Half end = in_quarter(u1, u2, u3, quarter(t4, t8, t12, t16));
+  const Half symbol = hn::Add(quarter(hn::Zero(d), constant(4), constant(8), constant(12)),
+                              in_quarter(hn::Zero(d), constant(1), constant(2), constant(3)));
+  const Half found_first = hn::IfThenElse(b16, first, t16);
+  return {hn::IfThenElse(b16, symbol, constant(16)), found_first,
+          hn::Sub(hn::IfThenElse(b16, end, constant(kSlots)), found_first)};
 }
 
 void StoreSymbols(Half symbols, std::uint8_t* to) {
@@ -164,7 +168,6 @@ void StoreSymbols(Half symbols, std::uint8_t* to) {
 // Decodes whole rows of a full block while the words last for sure; returns how many.
 int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std::uint8_t* symbols,
                std::uint32_t* states, const std::byte** words, const std::byte* words_end) {
-  constexpr std::ptrdiff_t kMostBytes = 2 * kLanes + 16;
   const Halves d;
   const States s;
   const State slot_mask = hn::Set(s, kSlotMask), high_half = hn::Set(s, 0xffff0000u);
@@ -172,7 +175,7 @@ int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std
   for (int v = 0; v < kVectors; ++v) hn::LoadInterleaved2(s, states + v * kHalves, even[v], odd[v]);
   const std::byte* from = *words;
   int token = 0;
-  for (; token < tokens && words_end - from >= kMostBytes; ++token, symbols += stride) {
+  for (; token < tokens && words_end - from >= kReadAhead; ++token, symbols += stride) {
     for (int v = 0; v < kVectors; ++v) {
       const Half slot = Join(hn::And(even[v], slot_mask), hn::And(odd[v], slot_mask));
       const Found found = Find(thresholds, v, slot);
@@ -212,16 +215,15 @@ Status DecodePage(const RansPage& page, RansStates states, std::span<const std::
   return RansFinish(page, states, carried);
 }
 
-// x / f for x < f * 2^20, exact: the quotient of single-precision numbers is off by one at most.
+// x / f for 2^16 <= x < f * 2^20, exact: in single precision, and without the lowest bit of x, the quotient is off by
+// one at most.
 State Divide(State x, State f, State* rest) {
   const States s;
   const hn::RebindToSigned<States> i;
   const hn::RebindToFloat<States> r;
-  const auto high = hn::ConvertTo(r, hn::BitCast(i, hn::ShiftRight<16>(x)));
-  const auto low = hn::ConvertTo(r, hn::BitCast(i, hn::And(x, hn::Set(s, 0xffffu))));
-  const auto value = hn::Add(hn::Mul(high, hn::Set(r, 65536.0f)), low);
-  const auto quotient = hn::ConvertTo(i, hn::Div(value, hn::ConvertTo(r, hn::BitCast(i, f))));
   const auto divisor = hn::BitCast(i, f), one = hn::Set(i, 1);
+  const auto inverse = hn::Div(hn::Set(r, 2.0f), hn::ConvertTo(r, divisor));
+  const auto quotient = hn::ConvertTo(i, hn::Mul(hn::ConvertTo(r, hn::BitCast(i, hn::ShiftRight<1>(x))), inverse));
   const auto left = hn::Sub(hn::BitCast(i, x), hn::Mul(quotient, divisor));  // -f … 2 f
   const auto over = hn::Lt(left, hn::Zero(i)), under = hn::Not(hn::Lt(left, divisor));
   *rest = hn::BitCast(s, hn::Add(left, hn::Sub(hn::IfThenElseZero(over, divisor), hn::IfThenElseZero(under, divisor))));
@@ -252,6 +254,12 @@ Range RangeOf(const Thresholds& thresholds, int vector, Half symbol) {
 // Words of the lanes of `bits` go before *to. Writes up to 16 bytes before them.
 template <class V>
 void PutWords(V words, std::uint32_t bits, std::uint16_t** to) {
+#if HWY_TARGET <= HWY_AVX3_DL
+  const int count = std::popcount(bits);
+  *to -= count;
+  _mm512_mask_storeu_epi16(*to, std::uint32_t((std::uint64_t{1} << count) - 1u),
+                           _mm512_maskz_compress_epi16(bits, words.raw));
+#else
   using D = hn::DFromV<V>;
   if constexpr (hn::MaxLanes(D()) == 8) {
     const unsigned byte = bits & 0xffu;
@@ -263,6 +271,7 @@ void PutWords(V words, std::uint32_t bits, std::uint16_t** to) {
     PutWords(hn::UpperHalf(half, words), bits >> hn::MaxLanes(half), to);
     PutWords(hn::LowerHalf(half, words), bits, to);
   }
+#endif
 }
 
 // Encodes the rows of a full block, the last one first.
