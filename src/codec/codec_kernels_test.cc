@@ -151,7 +151,7 @@ TEST(Kernels, PortableEqualsReference) {
                        " channels, " + std::to_string(tokens) + " tokens");
           const CacheShape shape = ShapeFor(1, channels, ElementType::kF32);
           const auto reference = MustMake(name, shape, ReferenceKernels());
-          const auto portable = MustMake(name, shape, PortableKernels());
+          const auto portable = MustMake(name, shape, SimdKernels());
           PageMemory source(address, channels, ElementType::kF32);
           source.Fill(PaintValues(input, tokens, channels, std::uint64_t(tokens * channels)));
           const Streams streams = EncodePage(*reference, source.view()).value();
@@ -175,7 +175,7 @@ TEST(Kernels, EveryCodeReconstructsTheSame) {
   const std::vector<float> low(256, -1.7f), cell(256, 0.013f), steps{0.37f, 2.5f, 0.0f, 1.0f};
   std::vector<float> expected(4 * 256), actual(4 * 256);
   const CodecKernels& reference = ReferenceKernels();
-  const CodecKernels& portable = PortableKernels();
+  const CodecKernels& portable = SimdKernels();
   for (const std::uint8_t* finer : {static_cast<const std::uint8_t*>(nullptr), std::as_const(residual).data()}) {
     reference.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), expected.data());
     portable.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), actual.data());
