@@ -127,11 +127,11 @@ int Run(int argc, char** argv) {
   std::fprintf(stderr, "codec_bench: built with asserts on, its figures would mislead; use the release preset\n");
   return 1;
 #endif
-  const CodecKernels* kernels = &PortableKernels();
+  const CodecKernels* kernels = &SimdKernels();
   std::vector<std::string> names;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
-      kernels = std::strcmp(argv[++i], "reference") == 0 ? &ReferenceKernels() : &PortableKernels();
+      kernels = std::strcmp(argv[++i], "reference") == 0 ? &ReferenceKernels() : &SimdKernels();
     } else {
       names.push_back(argv[i]);
     }

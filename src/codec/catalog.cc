@@ -26,7 +26,8 @@ struct Parameter {
 };
 
 constexpr Parameter kPaperParameters[] = {{"alpha", 0.01, 1e6, 100}};
-constexpr Parameter kNestedParameters[] = {{"anchor", 4, 4, 4}, {"residual", 4, 4, 4}};
+constexpr Parameter kNestedParameters[] = {
+    {"anchor", 3, 6, 4, true}, {"recent", 0, 255, 64, true}, {"unrope", 0, 1, 0, true}};
 constexpr Parameter kLynxParameters[] = {{"anchor_bits", 1.2, 4.5, 2.25},
                                          {"recent", 0, 255, 64, true},
                                          {"streams", 2, 3, 2, true},
@@ -59,9 +60,13 @@ std::unique_ptr<Codec> MakePaper(const std::string& spec, Values values, const C
   return std::make_unique<PaperCodec>(shape, reading, values[0], spec);
 }
 
-std::unique_ptr<Codec> MakeNested(const std::string& spec, Values, const CacheShape& shape, const CodecKernels& kernels,
-                                  const LynxProfile*) {
-  return std::make_unique<NestedCodec>(shape, kernels, spec);
+std::unique_ptr<Codec> MakeNested(const std::string& spec, Values values, const CacheShape& shape,
+                                  const CodecKernels& kernels, const LynxProfile*) {
+  NestedParameters parameters;
+  parameters.anchor_bits = int(values[0]);
+  parameters.recent = int(values[1]);
+  parameters.unrope = values[2] != 0;
+  return std::make_unique<NestedCodec>(shape, kernels, parameters, spec);
 }
 
 const LynxKernels& LynxKernelsOf(const CodecKernels& kernels) {
@@ -175,7 +180,7 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
 }
 
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec, const CacheShape& shape, const Profile* profile) {
-  return MakeCodecWith(PortableKernels(), spec, shape, profile);
+  return MakeCodecWith(SimdKernels(), spec, shape, profile);
 }
 
 }  // namespace lynx

@@ -243,8 +243,8 @@ TEST(Catalog, SpecsAndTheirErrors) {
   EXPECT_EQ(spec_of("paper"), "paper:alpha=100");
   EXPECT_EQ(spec_of("paper:alpha=100.0"), "paper:alpha=100");
   EXPECT_EQ(spec_of("paper127:alpha=2.5"), "paper127:alpha=2.5");
-  EXPECT_EQ(spec_of("nested"), "nested:anchor=4,residual=4");
-  EXPECT_EQ(spec_of("nested:residual=4"), "nested:anchor=4,residual=4");
+  EXPECT_EQ(spec_of("nested"), "nested:anchor=4,recent=64,unrope=0");
+  EXPECT_EQ(spec_of("nested:unrope=1,anchor=6"), "nested:anchor=6,recent=64,unrope=1");
   EXPECT_EQ(spec_of("lynx:streams=3"), "lynx:anchor_bits=2.25,recent=64,streams=3,unrope=1");
   for (const std::string& name : CodecNames()) {
     const CodecInfo info = (*MakeCodec(name, shape))->info();
@@ -257,10 +257,27 @@ TEST(Catalog, SpecsAndTheirErrors) {
   EXPECT_EQ(error_of("zip").code(), ErrorCode::kUnsupported);
   EXPECT_EQ(error_of("zip").message(), "no codec \"zip\", there are raw, int8, int4, paper, paper127, nested, lynx");
   for (const char* spec : {"", "Raw", " raw", "raw "}) EXPECT_EQ(error_of(spec).code(), ErrorCode::kUnsupported);
-  for (const char* spec :
-       {"raw:", "raw:bits=8", "paper:", "paper:beta=1", "paper:alpha", "paper:alpha=", "paper:alpha=x", "paper:alpha=0",
-        "paper:alpha=-1", "paper:alpha=nan", "paper:alpha=1e9", "paper:alpha=1x", "nested:anchor=3",
-        "lynx:anchor_bits=1.1", "lynx:streams=2.5", "lynx:streams=4", "paper:alpha=1,,alpha=2", "paper:alpha=1,"}) {
+  for (const char* spec : {"raw:",
+                           "raw:bits=8",
+                           "paper:",
+                           "paper:beta=1",
+                           "paper:alpha",
+                           "paper:alpha=",
+                           "paper:alpha=x",
+                           "paper:alpha=0",
+                           "paper:alpha=-1",
+                           "paper:alpha=nan",
+                           "paper:alpha=1e9",
+                           "paper:alpha=1x",
+                           "nested:anchor=2",
+                           "nested:anchor=7",
+                           "nested:anchor=3.5",
+                           "nested:residual=4",
+                           "lynx:anchor_bits=1.1",
+                           "lynx:streams=2.5",
+                           "lynx:streams=4",
+                           "paper:alpha=1,,alpha=2",
+                           "paper:alpha=1,"}) {
     EXPECT_EQ(error_of(spec).code(), ErrorCode::kInvalid) << spec;
   }
   EXPECT_EQ(error_of("paper:beta=1").message(), "codec paper: no parameter \"beta\", it has alpha");

@@ -50,18 +50,21 @@ TEST(Rounding, TruthTable) {
   }
 }
 
-// With e = (x - anchor level 0) / step: n = floor(16 e + 8), anchor = n >> 4, and both reconstructions are centres.
+// With e = (x - level 0 of the anchor) / step: n = floor(2^r e + 2^(r-1)) for every split, and every prefix of n
+// reconstructs at the centre of what it knows.
 TEST(Nested, EveryCellAndItsNesting) {
   for (const auto& [low, cell] : {std::pair{0.0f, 1.0f}, {-3.0f, 0.25f}, {100.0f, 0x1p-8f}}) {
     for (int n = 0; n < 256; ++n) {
-      const float center = NestedFine(n, low, cell);
+      const float center = NestedCentre(n, NestedHalf(0), low, cell);
       EXPECT_EQ(NestedQuantize(center, low, 1 / cell), n);
       EXPECT_EQ(NestedQuantize(low + float(n) * cell, low, 1 / cell), n);                  // cells are closed below …
       EXPECT_EQ(NestedQuantize(low + (float(n + 1) - 0x1p-8f) * cell, low, 1 / cell), n);  // … open above
-      const float step = 16 * cell, level0 = NestedCoarse(0, low, cell);
-      EXPECT_EQ(n, int(std::floor((center - level0) / step * 16 + 8)));
-      EXPECT_EQ(n >> 4, int(std::lrint((center - level0) / step)));
-      EXPECT_EQ(NestedCoarse(n >> 4, low, cell), level0 + float(n >> 4) * step);
+      for (int rest : {2, 3, 4, 5}) {
+        const float step = float(1 << rest) * cell, level0 = NestedCentre(0, NestedHalf(rest), low, cell);
+        EXPECT_EQ(n, int(std::floor((center - level0) / step * float(1 << rest) + float(1 << rest) / 2)));
+        EXPECT_EQ(n >> rest, int(std::lrint((center - level0) / step)));
+        EXPECT_EQ(NestedCentre(n >> rest << rest, NestedHalf(rest), low, cell), level0 + float(n >> rest) * step);
+      }
     }
     EXPECT_EQ(NestedQuantize(low - 5, low, 1 / cell), 0);
     EXPECT_EQ(NestedQuantize(low + 300 * cell, low, 1 / cell), 255);
@@ -140,27 +143,34 @@ TEST(PaperLevels, TablesAreTheFormula) {
   }
 }
 
-// Whole pages: every input, odd widths, partial pages; streams and decoded values must be the same bytes.
-TEST(Kernels, PortableEqualsReference) {
-  for (const char* name : {"int8", "int4", "nested"}) {
+// Whole pages: every input, odd widths, partial pages, F32 and BF16 rows; streams and decoded values are the same bytes
+// for every instruction set of this machine.
+TEST(Kernels, EverySetEqualsTheReference) {
+  ASSERT_FALSE(AllSimdKernels().empty());
+  for (const char* spec : {"int8", "int4", "nested", "nested:anchor=3", "nested:anchor=5", "nested:anchor=6"}) {
     for (Input input : kInputs) {
-      for (int channels : {1, 7, 16, 33, 192}) {
-        for (int tokens : {1, 2, 31, 64, 97, 256}) {
-          const PageAddress address{0, KvKind::kKey, 0, 1, 0, tokens};
-          SCOPED_TRACE(std::string(name) + " input " + std::to_string(int(input)) + ", " + std::to_string(channels) +
-                       " channels, " + std::to_string(tokens) + " tokens");
-          const CacheShape shape = ShapeFor(1, channels, ElementType::kF32);
-          const auto reference = MustMake(name, shape, ReferenceKernels());
-          const auto portable = MustMake(name, shape, PortableKernels());
-          PageMemory source(address, channels, ElementType::kF32);
-          source.Fill(PaintValues(input, tokens, channels, std::uint64_t(tokens * channels)));
-          const Streams streams = EncodePage(*reference, source.view()).value();
-          ASSERT_EQ(EncodePage(*portable, source.view()).value(), streams);
-          for (std::size_t count = 1; count <= streams.size(); ++count) {
-            PageMemory expected(address, channels, ElementType::kF32), actual(address, channels, ElementType::kF32);
-            ASSERT_TRUE(DecodePage(*reference, streams, count, expected.span()).ok());
-            ASSERT_TRUE(DecodePage(*portable, streams, count, actual.span()).ok());
-            ASSERT_EQ(actual.bytes(), expected.bytes());
+      for (int channels : {1, 7, 33, 192}) {
+        for (int tokens : {1, 2, 31, 97, 256}) {
+          const ElementType type = tokens % 2 == 0 ? ElementType::kF32 : ElementType::kBf16;
+          const PageAddress address{0, KvKind::kKey, 0, 1, 2, tokens};
+          const CacheShape shape = ShapeFor(1, channels, type);
+          const auto reference = MustMake(spec, shape, ReferenceKernels());
+          PageMemory source(address, channels, type);
+          source.Fill(PaintValues(input, tokens, channels, std::uint64_t(tokens * channels), type));
+          PageView view = source.view();
+          view.tokens_after = 20;
+          const Streams streams = EncodePage(*reference, view).value();
+          for (const CodecKernels* kernels : AllSimdKernels()) {
+            SCOPED_TRACE(std::string(kernels->name) + " " + spec + " input " + std::to_string(int(input)) + ", " +
+                         std::to_string(channels) + " channels, " + std::to_string(tokens) + " tokens");
+            const auto simd = MustMake(spec, shape, *kernels);
+            ASSERT_EQ(EncodePage(*simd, view).value(), streams);
+            for (std::size_t count = 1; count <= streams.size(); ++count) {
+              PageMemory expected(address, channels, type), actual(address, channels, type);
+              ASSERT_TRUE(DecodePage(*reference, streams, count, expected.span()).ok());
+              ASSERT_TRUE(DecodePage(*simd, streams, count, actual.span()).ok());
+              ASSERT_EQ(actual.bytes(), expected.bytes());
+            }
           }
         }
       }
@@ -168,25 +178,54 @@ TEST(Kernels, PortableEqualsReference) {
   }
 }
 
+// Wider than the blocks of channels that the kernels work in.
+TEST(Kernels, WidePages) {
+  const PageAddress address{0, KvKind::kKey, 0, 17, 300, 9};
+  const CacheShape shape = ShapeFor(17, 127);
+  PageMemory source(address, 127, ElementType::kBf16);
+  source.Fill(PaintValues(Input::kNormal, 9, 17 * 127, 3, ElementType::kBf16));
+  for (const char* spec : {"int8", "int4", "nested", "nested:anchor=5"}) {
+    const auto reference = MustMake(spec, shape, ReferenceKernels());
+    const Streams streams = EncodePage(*reference, source.view()).value();
+    for (const CodecKernels* kernels : AllSimdKernels()) {
+      const auto simd = MustMake(spec, shape, *kernels);
+      ASSERT_EQ(EncodePage(*simd, source.view()).value(), streams) << kernels->name << " " << spec;
+      PageMemory expected(address, 127, ElementType::kBf16), actual(address, 127, ElementType::kBf16);
+      ASSERT_TRUE(DecodePage(*reference, streams, streams.size(), expected.span()).ok());
+      ASSERT_TRUE(DecodePage(*simd, streams, streams.size(), actual.span()).ok());
+      ASSERT_EQ(actual.bytes(), expected.bytes()) << kernels->name << " " << spec;
+    }
+  }
+}
+
 // All byte values of codes, through every reconstruction.
 TEST(Kernels, EveryCodeReconstructsTheSame) {
-  std::vector<std::uint8_t> anchor(512), residual(512);
-  for (int i = 0; i < 512; ++i) anchor[i] = std::uint8_t(i), residual[i] = std::uint8_t(i * 167 + 13);
-  const std::vector<float> low(256, -1.7f), cell(256, 0.013f), steps{0.37f, 2.5f, 0.0f, 1.0f};
-  std::vector<float> expected(4 * 256), actual(4 * 256);
-  const CodecKernels& reference = ReferenceKernels();
-  const CodecKernels& portable = PortableKernels();
-  for (const std::uint8_t* finer : {static_cast<const std::uint8_t*>(nullptr), std::as_const(residual).data()}) {
-    reference.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), expected.data());
-    portable.nested_reconstruct(anchor.data(), finer, 4, 256, low.data(), cell.data(), actual.data());
-    EXPECT_EQ(expected, actual);
+  constexpr int kTokens = 8, kWide = 256;
+  std::vector<std::byte> anchor(kTokens * kWide), residual(kTokens * kWide);
+  for (int i = 0; i < kTokens * kWide; ++i) {
+    anchor[i] = std::byte(i * 167 + i / kWide);
+    residual[i] = std::byte(i * 91 + 13 * (i / kWide));
   }
-  reference.int8_reconstruct(anchor.data(), 2, 256, steps.data(), expected.data());
-  portable.int8_reconstruct(anchor.data(), 2, 256, steps.data(), actual.data());
-  EXPECT_EQ(expected, actual);
-  reference.int4_reconstruct(anchor.data(), 4, 256, steps.data(), expected.data());
-  portable.int4_reconstruct(anchor.data(), 4, 256, steps.data(), actual.data());
-  EXPECT_EQ(expected, actual);
+  const std::vector<float> low(kWide, -1.7f), cell(kWide, 0.013f),
+      steps{0.37f, 2.5f, 0.0f, 1.0f, 3.0f, 0.1f, 8.0f, 7.7f};
+  std::vector<float> expected(kTokens * kWide), actual(kTokens * kWide);
+  const CodecKernels& reference = ReferenceKernels();
+  for (const CodecKernels* simd : AllSimdKernels()) {
+    for (int anchor_bits : {3, 4, 5, 6}) {
+      for (const std::byte* finer : {static_cast<const std::byte*>(nullptr), std::as_const(residual).data()}) {
+        reference.nested_reconstruct(anchor.data(), finer, kTokens, kWide, anchor_bits, low.data(), cell.data(),
+                                     RowsOf(expected.data(), kWide));
+        simd->nested_reconstruct(anchor.data(), finer, kTokens, kWide, anchor_bits, low.data(), cell.data(),
+                                 RowsOf(actual.data(), kWide));
+        EXPECT_EQ(expected, actual) << simd->name;
+      }
+    }
+    for (int bits : {8, 4}) {
+      reference.integer_reconstruct(anchor.data(), kTokens, kWide, bits, steps.data(), RowsOf(expected.data(), kWide));
+      simd->integer_reconstruct(anchor.data(), kTokens, kWide, bits, steps.data(), RowsOf(actual.data(), kWide));
+      EXPECT_EQ(expected, actual) << simd->name;
+    }
+  }
 }
 
 TEST(Distortion, SumsOfSquares) {

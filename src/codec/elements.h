@@ -12,7 +12,8 @@ namespace lynx {
 
 // --- nested ---
 
-inline constexpr float kNestedCells = 256.0f;  // 16 anchor levels of 16 cells
+inline constexpr int kNestedBits = 8;  // of n, anchor and residual together
+inline constexpr float kNestedCells = 256.0f;
 
 // The two scalars of a channel in a page: chunks sit on the grid base + unit * {0, 1, ... 255}.
 struct NestedPageScale {
@@ -31,6 +32,7 @@ struct NestedChunkScale {
 };
 inline float NestedLow(float base, float unit, std::uint8_t offset) { return base + float(offset) * unit; }
 inline float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
+inline float NestedInverse(float cell) { return cell > 0.0f ? 1.0f / cell : 0.0f; }
 inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
   if (unit == 0.0f) return {0, 0};
   // Neither quotient is negative or above 2^9, so conversion to int is floor, without a call.
@@ -47,9 +49,10 @@ inline int NestedQuantize(float value, float low, float inverse_cell) {
   const float above = position > 0.0f ? position : 0.0f;
   return int(above < 255.0f ? above : 255.0f);
 }
-// The centre of fine cell n, and of anchor level a.
-inline float NestedFine(int n, float low, float cell) { return low + (float(n) + 0.5f) * cell; }
-inline float NestedCoarse(int a, float low, float cell) { return low + float(16 * a + 8) * cell; }
+// What an unknown rest of `bits` bits of n adds on average.
+inline float NestedHalf(int bits) { return 0.5f * float(1 << bits); }
+// The centre of the cells of which n is the first.
+inline float NestedCentre(int n, float half, float low, float cell) { return low + (float(n) + half) * cell; }
 
 // --- int8, int4 ---
 

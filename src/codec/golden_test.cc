@@ -32,11 +32,14 @@ constexpr std::pair<const char*, const char*> kCodecs[] = {
     {"paper_alpha4", "paper:alpha=4"},
     {"paper127", "paper127"},
     {"nested", "nested"},
+    {"nested3", "nested:anchor=3,unrope=1"},
+    {"nested5", "nested:anchor=5,recent=0"},
+    {"nested6", "nested:anchor=6,recent=30"},
     {"lynx", "lynx"},
     {"lynx3", "lynx:anchor_bits=3.5,streams=3"},
 };
 
-// golden() of the script: for lynx, pages with sinks and recent tokens, K rotated.
+// golden() of the script: for lynx and nested, pages with sinks and recent tokens, K rotated.
 RopeShape RopeFor(int number, int head_dim) {
   if (head_dim < 2) return {};
   RopeShape rope{number % 4 == 0 ? RopePairing::kNorm : RopePairing::kNeox, head_dim % 2, head_dim / 2 * 2, {}};
@@ -85,8 +88,8 @@ TEST(Golden, EveryFile) {
       shape.element_type = each.type;
       shape.layers.assign(std::size(kShapes),
                           LayerShape{each.heads + 2, each.head_dim, each.head_dim, RopeFor(number, each.head_dim)});
-      const bool is_lynx = std::string(prefix).starts_with("lynx");
-      const PageAddress address{number,     KvKind(number % 2), number % 3, each.heads, is_lynx ? number : 256 * number,
+      const bool whole = std::string(prefix).starts_with("lynx") || std::string(prefix).starts_with("nested");
+      const PageAddress address{number,     KvKind(number % 2), number % 3, each.heads, whole ? number : 256 * number,
                                 each.tokens};
       PageMemory source(address, each.head_dim, each.type);
       source.Fill(Paint(each.tokens, each.heads * each.head_dim, number == 2));
@@ -94,7 +97,9 @@ TEST(Golden, EveryFile) {
       view.tokens_after = 9 * number;
 
       Streams streams;
-      for (const CodecKernels* kernels : {&PortableKernels(), &ReferenceKernels()}) {
+      std::vector<const CodecKernels*> tables(AllSimdKernels().begin(), AllSimdKernels().end());
+      tables.push_back(&ReferenceKernels());
+      for (const CodecKernels* kernels : tables) {
         streams = EncodePage(*MustMake(spec, shape, *kernels), view).value();
         std::vector<std::byte> all;
         for (const auto& bytes : streams) all.insert(all.end(), bytes.begin(), bytes.end());

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "codec/elements.h"
+#include "codec/page_io.h"
 
 namespace lynx {
 namespace {
@@ -34,18 +35,22 @@ std::size_t IntegerCodec::PayloadBytes(const PageDims& dims, int) const {
 std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.tokens); }
 
 bool IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                                std::span<std::size_t>, Scratch scratch) const {
+                                std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
+}
+
+bool IntegerCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                              std::span<std::size_t>, Scratch scratch) const {
   float* inverse_steps = scratch.Take<float>(dims.tokens);
-  kernels_.token_magnitudes(values, dims.tokens, dims.channels, inverse_steps);
+  kernels_.token_magnitudes(rows, dims.tokens, dims.channels, inverse_steps);
+  if (!AllWithin(inverse_steps, std::size_t(dims.tokens), kMaxMagnitude)) return false;
   const float greatest_code = bits_ == 8 ? 127.0f : 7.0f;
   for (int token = 0; token < dims.tokens; ++token) {
     const std::uint16_t step = IntegerStepOf(inverse_steps[token], greatest_code);
     StoreLittle(step, payloads[0] + 2 * token);
     inverse_steps[token] = IntegerInverse(F16ToFloat(step));
   }
-  auto* codes = reinterpret_cast<std::uint8_t*>(payloads[0] + 2 * dims.tokens);
-  const auto quantize = bits_ == 8 ? kernels_.int8_quantize : kernels_.int4_quantize;
-  quantize(values, dims.tokens, dims.channels, inverse_steps, codes);
+  kernels_.integer_quantize(rows, dims.tokens, dims.channels, bits_, inverse_steps, payloads[0] + 2 * dims.tokens);
   return true;
 }
 
@@ -54,6 +59,10 @@ Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scra
 }
 
 void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+  DecodeRows(payloads, dims, chunk, RowsOf(rows, dims.channels), scratch);
+}
+
+void IntegerCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const int first = chunk * kChunkTokens;
   const int tokens = dims.ChunkTokens(chunk);
   float* steps = scratch.Take<float>(tokens);
@@ -61,8 +70,7 @@ void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chun
     steps[token] = LoadF16(payloads[0].data() + 2 * (first + token));
   }
   const std::byte* codes = payloads[0].data() + 2 * dims.tokens + CodeBytes(first, dims.channels);
-  const auto reconstruct = bits_ == 8 ? kernels_.int8_reconstruct : kernels_.int4_reconstruct;
-  reconstruct(reinterpret_cast<const std::uint8_t*>(codes), tokens, dims.channels, steps, rows);
+  kernels_.integer_reconstruct(codes, tokens, dims.channels, bits_, steps, rows);
 }
 
 }  // namespace lynx

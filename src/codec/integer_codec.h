@@ -18,6 +18,10 @@ class IntegerCodec : public PageCodec {
                     std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
   void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
+  bool TakesRows(const PageAddress&) const override { return true; }
+  bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                  std::span<std::size_t> payload_bytes, Scratch scratch) const override;
+  void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
 
  private:
   std::size_t CodeBytes(int tokens, int channels) const;

@@ -1,36 +1,69 @@
 // The inner loops of the codecs as a table of slots. The reference kernels are the definition (docs/codec.md); every
-// other table gives the same bytes. All rows are dense [token][channel]; outputs never overlap inputs.
+// other table gives the same bytes. Outputs never overlap inputs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+
+#include "lynx/page.h"
 
 namespace lynx {
+
+// Rows of values, the channels of a token side by side, of type kF32 (aligned) or kBf16.
+template <typename Byte>
+struct BasicRows {
+  Byte* data = nullptr;
+  std::ptrdiff_t stride = 0;  // bytes from one token to the next
+  ElementType type = ElementType::kF32;
+  BasicRows From(int token) const { return {data + token * stride, stride, type}; }
+  operator BasicRows<const std::byte>() const { return {data, stride, type}; }  // NOLINT: a view
+};
+using ConstRows = BasicRows<const std::byte>;
+using Rows = BasicRows<std::byte>;
+// Dense F32 rows.
+inline ConstRows RowsOf(const float* values, int channels) {
+  return {reinterpret_cast<const std::byte*>(values), std::ptrdiff_t(channels) * 4, ElementType::kF32};
+}
+inline Rows RowsOf(float* values, int channels) {
+  return {reinterpret_cast<std::byte*>(values), std::ptrdiff_t(channels) * 4, ElementType::kF32};
+}
 
 struct CodecKernels {
   const char* name;
 
-  // Per channel: the least and the greatest of `tokens` >= 1 rows; -0 counts as +0.
-  void (*channel_ranges)(const float* rows, int tokens, int channels, float* least, float* greatest);
-  // Per token: the greatest magnitude of its row.
-  void (*token_magnitudes)(const float* rows, int tokens, int channels, float* magnitudes);
+  // Per channel: the least and the greatest of `tokens` >= 1 rows; -0 counts as +0. Of a channel of BF16 rows that
+  // holds a NaN at least one is NaN; F32 rows hold none.
+  void (*channel_ranges)(ConstRows rows, int tokens, int channels, float* least, float* greatest);
+  // Per token: the greatest magnitude of its row; NaN when BF16 rows hold one.
+  void (*token_magnitudes)(ConstRows rows, int tokens, int channels, float* magnitudes);
 
-  // nested, one chunk: low[channel] and 1 / cell[channel]; writes nibble rows of both streams.
-  void (*nested_quantize)(const float* rows, int tokens, int channels, const float* low, const float* inverse_cell,
-                          std::uint8_t* anchor, std::uint8_t* residual);
+  // nested, one chunk, per channel. For the encoder: its range -> offset and width, and low and 1 / cell (or 0).
+  void (*nested_scales)(const float* base, const float* unit, const float* least, const float* greatest, int channels,
+                        std::byte* offset, std::byte* width, float* low, float* inverse_cell);
+  // For the decoder: offset and width -> low and cell.
+  void (*nested_grid)(const float* base, const float* unit, const std::byte* offset, const std::byte* width,
+                      int channels, float* low, float* cell);
+  // Writes the code rows (page_parts.h) of anchor and residual, anchor_bits and 8 - anchor_bits wide.
+  void (*nested_quantize)(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+                          const float* inverse_cell, std::byte* anchor, std::byte* residual);
   // residual is null when only the anchor is at hand.
-  void (*nested_reconstruct)(const std::uint8_t* anchor, const std::uint8_t* residual, int tokens, int channels,
-                             const float* low, const float* cell, float* rows);
+  void (*nested_reconstruct)(const std::byte* anchor, const std::byte* residual, int tokens, int channels,
+                             int anchor_bits, const float* low, const float* cell, Rows rows);
 
-  // int8, int4: steps per token (of these rows), 1 / step or 0.
-  void (*int8_quantize)(const float* rows, int tokens, int channels, const float* inverse_steps, std::uint8_t* codes);
-  void (*int8_reconstruct)(const std::uint8_t* codes, int tokens, int channels, const float* steps, float* rows);
-  void (*int4_quantize)(const float* rows, int tokens, int channels, const float* inverse_steps, std::uint8_t* codes);
-  void (*int4_reconstruct)(const std::uint8_t* codes, int tokens, int channels, const float* steps, float* rows);
+  // int8, int4 (bits): steps per token (of these rows), 1 / step or 0. Codes: rows of bytes, or nibble rows.
+  void (*integer_quantize)(ConstRows rows, int tokens, int channels, int bits, const float* inverse_steps,
+                           std::byte* codes);
+  void (*integer_reconstruct)(const std::byte* codes, int tokens, int channels, int bits, const float* steps,
+                              Rows rows);
 };
 
-// Channel by channel, in the order of the document.
+// Element by element, in the order of the document.
 const CodecKernels& ReferenceKernels();
-// Lane = channel, plain C++ that compilers vectorise.
-const CodecKernels& PortableKernels();
+// Vectors of channels, for the best instruction set that this machine has.
+const CodecKernels& SimdKernels();
+// For every instruction set that was compiled and that this machine has, the best first. For tests: not while another
+// thread makes codecs.
+std::span<const CodecKernels* const> AllSimdKernels();
 
 }  // namespace lynx

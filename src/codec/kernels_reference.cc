@@ -1,106 +1,131 @@
 #include <cmath>
-#include <cstddef>
+#include <cstring>
 
+#include "base/float16.h"
 #include "codec/elements.h"
 #include "codec/kernels.h"
+#include "codec/page_parts.h"
 
 namespace lynx {
 namespace {
 
-// Codes of one token of one channel inside nibble rows.
-void PutNibble(std::uint8_t* rows, int channels, int token, int channel, int code) {
-  std::uint8_t& byte = rows[std::size_t(token / 2) * channels + channel];
-  byte = token % 2 == 0 ? std::uint8_t(code & 15) : std::uint8_t(byte | (code & 15) << 4);
+template <typename Byte>
+Byte* At(const BasicRows<Byte>& rows, int token, int channel) {
+  return rows.data + token * rows.stride + channel * ElementBytes(rows.type);
+}
+float ValueAt(const ConstRows& rows, int token, int channel) {
+  return LoadElement(At(rows, token, channel), rows.type);
+}
+void SetValue(float value, const Rows& rows, int token, int channel) {
+  StoreElement(value, rows.type, At(rows, token, channel));
 }
 
-int GetNibble(const std::uint8_t* rows, int channels, int token, int channel) {
-  const std::uint8_t byte = rows[std::size_t(token / 2) * channels + channel];
-  return token % 2 == 0 ? byte & 15 : byte >> 4;
+// Codes of one token of one channel inside code rows that begin as zeros.
+void PutCode(std::byte* rows, int tokens, int channels, int width, int token, int channel, int code) {
+  int left = width;
+  for (int piece : kPieces) {
+    if ((width & piece) == 0) continue;
+    left -= piece;
+    PutRow(rows, channels, piece, token, channel, code >> left & ((1 << piece) - 1));
+    rows += RowBytes(tokens, channels, piece);
+  }
+}
+int GetCode(const std::byte* rows, int tokens, int channels, int width, int token, int channel) {
+  int code = 0;
+  for (int piece : kPieces) {
+    if ((width & piece) == 0) continue;
+    code = code << piece | GetRow(rows, channels, piece, token, channel);
+    rows += RowBytes(tokens, channels, piece);
+  }
+  return code;
 }
 
-void ChannelRanges(const float* rows, int tokens, int channels, float* least, float* greatest) {
+void ChannelRanges(ConstRows rows, int tokens, int channels, float* least, float* greatest) {
   for (int channel = 0; channel < channels; ++channel) {
-    float low = rows[channel];
-    float high = rows[channel];
+    float low = ValueAt(rows, 0, channel);
+    float high = low;
     for (int token = 1; token < tokens; ++token) {
-      const float value = rows[std::size_t(token) * channels + channel];
-      low = std::fmin(low, value);
-      high = std::fmax(high, value);
+      const float value = ValueAt(rows, token, channel);
+      if (value < low || std::isnan(value)) low = value;
+      if (value > high) high = value;
     }
     least[channel] = low + 0.0f;
     greatest[channel] = high + 0.0f;
   }
 }
 
-void TokenMagnitudes(const float* rows, int tokens, int channels, float* magnitudes) {
+void TokenMagnitudes(ConstRows rows, int tokens, int channels, float* magnitudes) {
   for (int token = 0; token < tokens; ++token) {
     magnitudes[token] = 0.0f;
     for (int channel = 0; channel < channels; ++channel) {
-      magnitudes[token] = std::fmax(magnitudes[token], std::fabs(rows[std::size_t(token) * channels + channel]));
+      const float magnitude = std::fabs(ValueAt(rows, token, channel));
+      if (!(magnitude <= magnitudes[token])) magnitudes[token] = magnitude;
     }
   }
 }
 
-void NestedQuantizeRows(const float* rows, int tokens, int channels, const float* low, const float* inverse_cell,
-                        std::uint8_t* anchor, std::uint8_t* residual) {
+void NestedScales(const float* base, const float* unit, const float* least, const float* greatest, int channels,
+                  std::byte* offset, std::byte* width, float* low, float* inverse_cell) {
+  for (int c = 0; c < channels; ++c) {
+    const NestedChunkScale scale = NestedChunkScaleOf(base[c], unit[c], least[c], greatest[c]);
+    offset[c] = std::byte(scale.offset);
+    width[c] = std::byte(scale.width);
+    low[c] = NestedLow(base[c], unit[c], scale.offset);
+    inverse_cell[c] = NestedInverse(NestedCell(unit[c], scale.width));
+  }
+}
+
+void NestedGrid(const float* base, const float* unit, const std::byte* offset, const std::byte* width, int channels,
+                float* low, float* cell) {
+  for (int c = 0; c < channels; ++c) {
+    low[c] = NestedLow(base[c], unit[c], std::uint8_t(offset[c]));
+    cell[c] = NestedCell(unit[c], std::uint8_t(width[c]));
+  }
+}
+
+void NestedQuantizeRows(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+                        const float* inverse_cell, std::byte* anchor, std::byte* residual) {
+  const int rest = kNestedBits - anchor_bits;
+  std::memset(anchor, 0, CodeRowBytes(tokens, channels, anchor_bits));
+  std::memset(residual, 0, CodeRowBytes(tokens, channels, rest));
   for (int channel = 0; channel < channels; ++channel) {
     for (int token = 0; token < tokens; ++token) {
-      const float value = rows[std::size_t(token) * channels + channel];
-      const int n = NestedQuantize(value, low[channel], inverse_cell[channel]);
-      PutNibble(anchor, channels, token, channel, n >> 4);
-      PutNibble(residual, channels, token, channel, n & 15);
+      const int n = NestedQuantize(ValueAt(rows, token, channel), low[channel], inverse_cell[channel]);
+      PutCode(anchor, tokens, channels, anchor_bits, token, channel, n >> rest);
+      PutCode(residual, tokens, channels, rest, token, channel, n & ((1 << rest) - 1));
     }
   }
 }
 
-void NestedReconstructRows(const std::uint8_t* anchor, const std::uint8_t* residual, int tokens, int channels,
-                           const float* low, const float* cell, float* rows) {
+void NestedReconstructRows(const std::byte* anchor, const std::byte* residual, int tokens, int channels,
+                           int anchor_bits, const float* low, const float* cell, Rows rows) {
+  const int rest = kNestedBits - anchor_bits;
   for (int channel = 0; channel < channels; ++channel) {
     for (int token = 0; token < tokens; ++token) {
-      const int a = GetNibble(anchor, channels, token, channel);
-      float& value = rows[std::size_t(token) * channels + channel];
-      if (residual == nullptr) {
-        value = NestedCoarse(a, low[channel], cell[channel]);
-      } else {
-        const int n = 16 * a + GetNibble(residual, channels, token, channel);
-        value = NestedFine(n, low[channel], cell[channel]);
-      }
+      int n = GetCode(anchor, tokens, channels, anchor_bits, token, channel) << rest;
+      if (residual != nullptr) n |= GetCode(residual, tokens, channels, rest, token, channel);
+      const float half = NestedHalf(residual != nullptr ? 0 : rest);
+      SetValue(NestedCentre(n, half, low[channel], cell[channel]), rows, token, channel);
     }
   }
 }
 
-void Int8QuantizeRows(const float* rows, int tokens, int channels, const float* inverse_steps, std::uint8_t* codes) {
+void IntegerQuantizeRows(ConstRows rows, int tokens, int channels, int bits, const float* inverse_steps,
+                         std::byte* codes) {
+  std::memset(codes, 0, RowBytes(tokens, channels, bits));
   for (int token = 0; token < tokens; ++token) {
     for (int channel = 0; channel < channels; ++channel) {
-      const std::size_t at = std::size_t(token) * channels + channel;
-      codes[at] = std::uint8_t(std::lrint(rows[at] * inverse_steps[token]));
+      const auto code = int(std::lrint(ValueAt(rows, token, channel) * inverse_steps[token]));
+      PutRow(codes, channels, bits, token, channel, code & ((1 << bits) - 1));
     }
   }
 }
 
-void Int8ReconstructRows(const std::uint8_t* codes, int tokens, int channels, const float* steps, float* rows) {
+void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, int bits, const float* steps, Rows rows) {
   for (int token = 0; token < tokens; ++token) {
     for (int channel = 0; channel < channels; ++channel) {
-      const std::size_t at = std::size_t(token) * channels + channel;
-      rows[at] = float(std::int8_t(codes[at])) * steps[token];
-    }
-  }
-}
-
-void Int4QuantizeRows(const float* rows, int tokens, int channels, const float* inverse_steps, std::uint8_t* codes) {
-  for (int token = 0; token < tokens; ++token) {
-    for (int channel = 0; channel < channels; ++channel) {
-      const float value = rows[std::size_t(token) * channels + channel];
-      PutNibble(codes, channels, token, channel, int(std::lrint(value * inverse_steps[token])));
-    }
-  }
-}
-
-void Int4ReconstructRows(const std::uint8_t* codes, int tokens, int channels, const float* steps, float* rows) {
-  for (int token = 0; token < tokens; ++token) {
-    for (int channel = 0; channel < channels; ++channel) {
-      const int code = SignedNibble(GetNibble(codes, channels, token, channel));
-      rows[std::size_t(token) * channels + channel] = float(code) * steps[token];
+      const int code = GetRow(codes, channels, bits, token, channel);
+      SetValue(float(bits == 8 ? std::int8_t(code) : SignedNibble(code)) * steps[token], rows, token, channel);
     }
   }
 }
@@ -109,8 +134,8 @@ void Int4ReconstructRows(const std::uint8_t* codes, int tokens, int channels, co
 
 const CodecKernels& ReferenceKernels() {
   static constexpr CodecKernels kKernels = {
-      "reference",      ChannelRanges,       TokenMagnitudes,  NestedQuantizeRows,  NestedReconstructRows,
-      Int8QuantizeRows, Int8ReconstructRows, Int4QuantizeRows, Int4ReconstructRows,
+      "reference",        ChannelRanges,         TokenMagnitudes,     NestedScales,           NestedGrid,
+      NestedQuantizeRows, NestedReconstructRows, IntegerQuantizeRows, IntegerReconstructRows,
   };
   return kKernels;
 }

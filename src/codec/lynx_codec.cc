@@ -25,17 +25,10 @@ CodecInfo Info(const std::string& spec, int streams) {
 
 LynxCodec::LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const LynxParameters& parameters,
                      const std::string& spec, const LynxProfile* profile)
-    : PageCodec(Info(spec, parameters.streams), CodecId::kLynx, shape), kernels_(kernels), parameters_(parameters) {
-  std::vector<const RopeShape*> known;
-  for (const LayerShape& layer : shape.layers) {
-    const bool rotated = parameters.unrope && layer.rope.pairing != RopePairing::kNone;
-    const auto same =
-        std::find_if(known.begin(), known.end(), [&](const RopeShape* rope) { return *rope == layer.rope; });
-    rope_of_layer_.push_back(rotated ? int(same - known.begin()) : -1);
-    if (!rotated || same != known.end()) continue;
-    known.push_back(&layer.rope);
-    ropes_.emplace_back(layer.rope, kPageTokens);
-  }
+    : PageCodec(Info(spec, parameters.streams), CodecId::kLynx, shape),
+      kernels_(kernels),
+      parameters_(parameters),
+      ropes_(shape, kPageTokens) {
   if (profile == nullptr) return;
   const int widest = std::max(shape.layers[0].key_dim, shape.layers[0].value_dim);
   const int delta = LynxDeltaOf(*profile, SymbolBits(parameters.anchor_bits, kPageTokens, widest) - kOffsetBits);
@@ -51,8 +44,7 @@ LynxCodec::LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const 
 }
 
 const RopeTable* LynxCodec::RopeOf(const PageAddress& address) const {
-  const int rope = rope_of_layer_[std::size_t(address.layer)];
-  return address.kind == KvKind::kKey && rope >= 0 ? &ropes_[std::size_t(rope)] : nullptr;
+  return parameters_.unrope ? ropes_.Of(address) : nullptr;
 }
 
 int LynxCodec::StreamBits() const { return kLynxResidualBits / (parameters_.streams - 1); }

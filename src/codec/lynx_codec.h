@@ -37,6 +37,10 @@ class LynxCodec : public PageCodec {
                     std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
   void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
+  bool TakesRows(const PageAddress&) const override { return true; }
+  bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                  std::span<std::size_t> payload_bytes, Scratch scratch) const override;
+  void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
 
  private:
   static std::size_t EncodeBytes(const PageDims& dims);
@@ -48,8 +52,7 @@ class LynxCodec : public PageCodec {
 
   const LynxKernels& kernels_;
   LynxParameters parameters_;
-  std::vector<RopeTable> ropes_;
-  std::vector<int> rope_of_layer_;  // -1: none
+  RopeTables ropes_;
   // Steps by the profile, [2 * layer + kind][head * head_dim + channel]; empty without one.
   std::vector<std::vector<std::int16_t>> steps_;
 };

@@ -27,7 +27,8 @@ struct DecodeWork {
         centre_steps(scratch->Take<float>(std::size_t(dims.channels))),
         fine(scratch->Take<std::uint8_t>(std::size_t(dims.channels))),
         tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))),
-        first_of(scratch->Take<std::uint32_t>(std::size_t(dims.channels) + 1)) {}
+        first_of(scratch->Take<std::uint32_t>(std::size_t(dims.channels) + 1)),
+        chunk(scratch->Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * std::size_t(dims.channels))) {}
   std::int32_t* centres;
   std::uint8_t* symbols;
   std::uint32_t *outermost, *sorted;  // positions of outermost symbols; what they leave open
@@ -37,6 +38,7 @@ struct DecodeWork {
   std::uint8_t* fine;   // a row's known residual bits, in 32nds of a step
   const LynxTable** tables;
   std::uint32_t* first_of;  // in `sorted`, per channel
+  float* chunk;             // rows of values on their way to BF16
 };
 
 // Stream 0 up to the coder's states.
@@ -204,6 +206,13 @@ void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, 
     kernels_.rotate(*rope, first + skipped, tokens - skipped, width,
                     rows + std::size_t(skipped) * width + head * head_dim);
   }
+}
+
+void LynxCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
+  Scratch pieces = scratch;
+  const DecodeWork work(dims, &pieces);
+  DecodeChunk(payloads, dims, chunk, work.chunk, scratch);
+  kernels_.narrow(work.chunk, dims.ChunkTokens(chunk), dims.channels, rows);
 }
 
 }  // namespace lynx

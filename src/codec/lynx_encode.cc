@@ -8,6 +8,7 @@
 #include "codec/lynx_codec.h"
 #include "codec/lynx_payload.h"
 #include "codec/lynx_reference.h"
+#include "codec/page_io.h"
 
 namespace lynx {
 namespace {
@@ -208,13 +209,21 @@ void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, c
 
 std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
 
+bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                           std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  float* values = scratch.Take<float>(dims.elements());
+  kernels_.widen(rows, dims.tokens, dims.channels, values);
+  return AllWithin(values, dims.elements(), kMaxMagnitude) &&
+         EncodeValues(values, dims, payloads, payload_bytes, scratch);
+}
+
 bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
                              std::span<std::size_t> payload_bytes, Scratch scratch) const {
   const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   if (parts.coded == 0) return false;
-  if (dims.tokens_after >= 0) parts.recent = std::clamp(parameters_.recent - dims.tokens_after, 0, parts.coded);
+  parts.recent = RecentOf(dims, parts.coded, parameters_.recent);
   const int tokens = parts.coded;
   const std::size_t elements = std::size_t(tokens) * width;
   const EncodeWork work(dims, &scratch);

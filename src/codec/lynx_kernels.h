@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/kernels.h"
 #include "codec/lynx_tables.h"
 #include "codec/rans.h"
 #include "codec/rope_table.h"
@@ -26,6 +27,10 @@ struct LynxKernels {
 
   decltype(&RansEncode) rans_encode;
   decltype(&RansDecode) rans_decode;
+
+  // Rows of BF16 to dense rows of values, and finite values back.
+  void (*widen)(ConstRows from, int tokens, int channels, float* rows);
+  void (*narrow)(const float* rows, int tokens, int channels, Rows to);
 
   // K rows of tokens first_token … of a page, one head, in place.
   void (*rotate)(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows);

@@ -136,6 +136,18 @@ TEST_P(LynxKernelsTest, RowsBothWays) {
     reference_.magnitudes(rows.data(), tokens, channels, expected_of_channel.data());
     EXPECT_TRUE(same(of_channel, expected_of_channel));
 
+    std::vector<std::uint16_t> halves(count), expected_halves(count);
+    const auto as_rows = [&](std::vector<std::uint16_t>& of) {
+      return BasicRows<std::byte>{reinterpret_cast<std::byte*>(of.data()), 2 * channels, ElementType::kBf16};
+    };
+    kernels_.narrow(rows.data(), tokens, channels, as_rows(halves));
+    reference_.narrow(rows.data(), tokens, channels, as_rows(expected_halves));
+    EXPECT_EQ(halves, expected_halves);
+    std::vector<float> wide(count), expected_wide(count);
+    kernels_.widen(as_rows(halves), tokens, channels, wide.data());
+    reference_.widen(as_rows(halves), tokens, channels, expected_wide.data());
+    EXPECT_TRUE(same(wide, expected_wide));
+
     for (auto& each : per_cell) each = EighthOctave(int(random.Below(80)));
     std::vector<std::int32_t> cells(count), expected_cells(count), sums(width), expected_sums(width), means(width),
         shifts(width);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/float16.h"
 #include "codec/lynx_kernels.h"
 
 namespace lynx {
@@ -72,6 +73,20 @@ void LynxSplitChannel(std::int32_t* cells, int tokens, std::size_t stride, std::
 
 namespace {
 
+void Widen(ConstRows from, int tokens, int channels, float* rows) {
+  for (int token = 0; token < tokens; ++token) {
+    const std::byte* row = from.From(token).data;
+    for (int c = 0; c < channels; ++c) *rows++ = LoadElement(row + 2 * c, ElementType::kBf16);
+  }
+}
+
+void Narrow(const float* rows, int tokens, int channels, Rows to) {
+  for (int token = 0; token < tokens; ++token) {
+    std::byte* row = to.From(token).data;
+    for (int c = 0; c < channels; ++c) StoreElement(*rows++, ElementType::kBf16, row + 2 * c);
+  }
+}
+
 template <bool inverse>
 void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows) {
   for (int token = 0; token < tokens; ++token, rows += stride) {
@@ -138,8 +153,8 @@ void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t 
 }  // namespace
 
 const LynxKernels& ReferenceLynxKernels() {
-  static const LynxKernels kernels = {"reference", RansEncode,    RansDecode, Turn<false>, Turn<true>,
-                                      Spreads,     Magnitudes,    Cells,      CellSums,    CellDistances,
+  static const LynxKernels kernels = {"reference", RansEncode,    RansDecode, Widen, Narrow,   Turn<false>,
+                                      Turn<true>,  Spreads,       Magnitudes, Cells, CellSums, CellDistances,
                                       Split,       FindOutermost, Centres,    Values};
   return kernels;
 }

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/float16.h"
 #include "base/status_macros.h"
 #include "codec/lynx_reference.h"
 
@@ -332,6 +333,36 @@ constexpr int kReals = int(hn::MaxLanes(Reals()));
 // Full vectors of channels, and from where the rest is done one by one.
 int VectorChannels(int channels) { return channels / kReals * kReals; }
 
+void Widen(ConstRows from, int tokens, int channels, float* rows) {
+  const hn::Repartition<std::uint32_t, Reals> words;
+  const hn::Rebind<std::uint16_t, Reals> halves;
+  const int whole = VectorChannels(channels);
+  for (int t = 0; t < tokens; ++t, rows += channels) {
+    const auto* row = reinterpret_cast<const std::uint16_t*>(from.From(t).data);
+    for (int c = 0; c < whole; c += kReals) {
+      const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, row + c)));
+      hn::StoreU(hn::BitCast(Reals(), bits), Reals(), rows + c);
+    }
+    for (int c = whole; c < channels; ++c) rows[c] = Bf16ToFloat(row[c]);
+  }
+}
+
+void Narrow(const float* rows, int tokens, int channels, Rows to) {
+  const hn::Repartition<std::uint32_t, Reals> words;
+  const hn::Rebind<std::uint16_t, Reals> halves;
+  const int whole = VectorChannels(channels);
+  for (int t = 0; t < tokens; ++t, rows += channels) {
+    auto* row = reinterpret_cast<std::uint16_t*>(to.From(t).data);
+    for (int c = 0; c < whole; c += kReals) {
+      const auto bits = hn::BitCast(words, hn::LoadU(Reals(), rows + c));
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+      const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+      hn::StoreU(hn::DemoteTo(halves, hn::BitCast(Integers(), rounded)), halves, row + c);
+    }
+    for (int c = whole; c < channels; ++c) row[c] = FloatToBf16(rows[c]);
+  }
+}
+
 // Turns pairs by an angle whose sine has this sign.
 template <bool inverse>
 void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows) {
@@ -528,6 +559,8 @@ void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t 
 const LynxKernels kKernels = {hwy::TargetName(HWY_TARGET),
                               EncodePage,
                               DecodePage,
+                              Widen,
+                              Narrow,
                               Turn<false>,
                               Turn<true>,
                               Spreads,

@@ -1,17 +1,25 @@
 #include "codec/nested_codec.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/bytes.h"
+#include "base/float16.h"
 #include "codec/elements.h"
+#include "codec/page_io.h"
+#include "codec/page_parts.h"
 
 namespace lynx {
 namespace {
 
-// Payload of stream 0, channels = H:
-//   2H  base (FP16) per channel        2H  unit (FP16) per channel
-//   then per chunk: H offset bytes, H width bytes, nibble rows of the anchor
-// Payload of stream 1: per chunk the nibble rows of the residual.
+// Payload of stream 0, H channels:
+//   1          recent tokens
+//   S H E      elements of the sinks
+//   2 H        base (FP16) per channel
+//   2 H        unit (FP16) per channel
+//   then per chunk: H offset bytes, H width bytes, code rows of the anchors of its plain tokens, of the anchors of its
+//   recent tokens, of the residuals of its recent tokens
+// Payload of stream 1: per chunk the code rows of the residuals of its plain tokens.
 CodecInfo Info(const std::string& spec) {
   CodecInfo info;
   info.name = "nested";
@@ -20,93 +28,241 @@ CodecInfo Info(const std::string& spec) {
   return info;
 }
 
-std::size_t PageScaleBytes(int channels) { return 4 * std::size_t(channels); }
-std::size_t AnchorOffset(int channels, int chunk) {
-  return PageScaleBytes(channels) + chunk * (2 * std::size_t(channels) + NibbleBytes(kChunkTokens, channels));
+// Where the parts of one chunk lie in both payloads. Sizes of a whole page are the beginnings of the chunk behind it.
+struct ChunkPlace {
+  int first = 0;  // tokens of the page: sinks lie before, recent ones from `cut` on
+  int cut = 0;
+  int end = 0;
+  std::size_t scales = 0;
+  std::size_t plain_anchor = 0, recent_anchor = 0, recent_residual = 0;
+  std::size_t plain_residual = 0;  // in stream 1
+  int plain() const { return cut - first; }
+  int recent() const { return end - cut; }
+};
+
+std::size_t SinkBytes(const PageDims& dims, int sinks) {
+  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
 }
 
-}  // namespace
-
-NestedCodec::NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const std::string& spec)
-    : PageCodec(Info(spec), CodecId::kNested, shape), kernels_(kernels) {}
-
-std::size_t NestedCodec::PayloadBytes(const PageDims& dims, int stream) const {
-  const std::size_t nibbles = NibbleBytes(dims.tokens, dims.channels);
-  if (stream == 1) return nibbles;
-  return PageScaleBytes(dims.channels) + dims.chunks() * 2 * std::size_t(dims.channels) + nibbles;
-}
-
-std::size_t NestedCodec::WorkBytes(const PageDims& dims) const {
-  return 2 * Scratch::BytesFor<float>(dims.chunks() * std::size_t(dims.channels)) +
-         4 * Scratch::BytesFor<float>(dims.channels);
-}
-
-bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                               std::span<std::size_t>, Scratch scratch) const {
+ChunkPlace PlaceOf(const PageDims& dims, const Parts& parts, int anchor_bits, int chunk) {
   const std::size_t channels = std::size_t(dims.channels);
-  float* least = scratch.Take<float>(dims.chunks() * channels);
-  float* greatest = scratch.Take<float>(dims.chunks() * channels);
-  float* base = scratch.Take<float>(channels);
-  float* unit = scratch.Take<float>(channels);
-  float* low = scratch.Take<float>(channels);
-  float* inverse_cell = scratch.Take<float>(channels);
+  std::size_t at = 1 + SinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
+  for (int i = 0;; ++i) {
+    ChunkPlace place;
+    place.first = std::clamp(i * kChunkTokens, parts.sinks, dims.tokens);
+    place.end = std::min((i + 1) * kChunkTokens, dims.tokens);
+    place.cut = std::clamp(dims.tokens - parts.recent, place.first, std::max(place.first, place.end));
+    place.scales = at;
+    place.plain_residual = later;
+    if (i == chunk) {
+      place.plain_anchor = at + 2 * channels;
+      place.recent_anchor = place.plain_anchor + CodeRowBytes(place.plain(), dims.channels, anchor_bits);
+      place.recent_residual = place.recent_anchor + CodeRowBytes(place.recent(), dims.channels, anchor_bits);
+      return place;
+    }
+    at += 2 * channels + CodeRowBytes(place.plain(), dims.channels, anchor_bits) +
+          CodeRowBytes(place.recent(), dims.channels, anchor_bits) +
+          CodeRowBytes(place.recent(), dims.channels, kNestedBits - anchor_bits);
+    later += CodeRowBytes(place.plain(), dims.channels, kNestedBits - anchor_bits);
+  }
+}
 
-  // The page's range is the union of its chunks' ranges.
-  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
-    kernels_.channel_ranges(values + chunk * kChunkTokens * channels, dims.ChunkTokens(chunk), dims.channels,
-                            least + chunk * channels, greatest + chunk * channels);
-  }
-  for (std::size_t c = 0; c < channels; ++c) {
-    float page_least = least[c];
-    float page_greatest = greatest[c];
-    for (int chunk = 1; chunk < dims.chunks(); ++chunk) {
-      page_least = std::min(page_least, least[chunk * channels + c]);
-      page_greatest = std::max(page_greatest, greatest[chunk * channels + c]);
+// Per channel, both ways.
+struct PageScales {
+  PageScales(int channels, Scratch* scratch)
+      : base(scratch->Take<float>(std::size_t(channels))), unit(scratch->Take<float>(std::size_t(channels))) {}
+  float* base;
+  float* unit;
+};
+
+// base and unit of the page, whose range is the union of its chunks' ranges.
+void PutPageScales(const float* least, const float* greatest, int chunks, int channels, const PageScales& scales,
+                   std::byte* to) {
+  std::copy_n(least, channels, scales.base);
+  std::copy_n(greatest, channels, scales.unit);
+  for (int chunk = 1; chunk < chunks; ++chunk) {
+    for (int c = 0; c < channels; ++c) {
+      scales.base[c] = std::min(scales.base[c], least[chunk * channels + c]);
+      scales.unit[c] = std::max(scales.unit[c], greatest[chunk * channels + c]);
     }
-    const NestedPageScale scale = NestedPageScaleOf(page_least, page_greatest);
-    StoreLittle(scale.base, payloads[0] + 2 * c);
-    StoreLittle(scale.unit, payloads[0] + 2 * (channels + c));
-    base[c] = F16ToFloat(scale.base);
-    unit[c] = F16ToFloat(scale.unit);
   }
-  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
-    std::byte* to = payloads[0] + AnchorOffset(dims.channels, chunk);
-    for (std::size_t c = 0; c < channels; ++c) {
-      const std::size_t at = chunk * channels + c;
-      const NestedChunkScale scale = NestedChunkScaleOf(base[c], unit[c], least[at], greatest[at]);
-      to[c] = std::byte(scale.offset);
-      to[channels + c] = std::byte(scale.width);
-      low[c] = NestedLow(base[c], unit[c], scale.offset);
-      const float cell = NestedCell(unit[c], scale.width);
-      inverse_cell[c] = cell > 0.0f ? 1.0f / cell : 0.0f;
-    }
-    kernels_.nested_quantize(values + chunk * kChunkTokens * channels, dims.ChunkTokens(chunk), dims.channels, low,
-                             inverse_cell, reinterpret_cast<std::uint8_t*>(to + 2 * channels),
-                             reinterpret_cast<std::uint8_t*>(payloads[1] + NibbleOffset(chunk, dims.channels)));
+  for (int c = 0; c < channels; ++c) {
+    const NestedPageScale scale = NestedPageScaleOf(scales.base[c], scales.unit[c]);
+    StoreLittle(scale.base, to + 2 * c);
+    StoreLittle(scale.unit, to + 2 * (channels + c));
+    scales.base[c] = F16ToFloat(scale.base);
+    scales.unit[c] = F16ToFloat(scale.unit);
+  }
+}
+
+// Elements of one token, from one type to another.
+void CopyElements(const std::byte* from, ElementType from_type, int count, ElementType to_type, std::byte* to) {
+  for (int i = 0; i < count; ++i, from += ElementBytes(from_type), to += ElementBytes(to_type)) {
+    StoreElement(LoadElement(from, from_type), to_type, to);
+  }
+}
+
+// As an encoder leaves them.
+bool SinksWithin(const std::byte* from, std::size_t count, ElementType type) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = LoadElement(from + i * std::size_t(ElementBytes(type)), type);
+    if (!(value >= -kMaxMagnitude && value <= kMaxMagnitude)) return false;
   }
   return true;
 }
 
-Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
-  return AllF16Finite(payloads[0].data(), 2 * dims.channels) ? Ok()
-                                                             : Corrupt("page stream has a scale that is not finite");
+void RotateRows(const RopeTable& rope, bool back, const PageDims& dims, int first, int end, float* rows) {
+  const int head_dim = dims.channels / dims.address.head_count;
+  for (int token = first; token < end; ++token) {
+    for (int head = 0; head < dims.address.head_count; ++head, rows += head_dim) {
+      back ? rope.Unrotate(rows, token) : rope.Rotate(rows, token);
+    }
+  }
+}
+
+}  // namespace
+
+NestedCodec::NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const NestedParameters& parameters,
+                         const std::string& spec)
+    : PageCodec(Info(spec), CodecId::kNested, shape), kernels_(kernels), parameters_(parameters) {
+  if (parameters.unrope) ropes_.emplace(shape, kPageTokens);
+}
+
+const RopeTable* NestedCodec::RopeOf(const PageAddress& address) const {
+  return ropes_.has_value() ? ropes_->Of(address) : nullptr;
+}
+
+std::size_t NestedCodec::PayloadBytes(const PageDims& dims, int stream) const {
+  const std::size_t expected = ExpectedPayloadBytes(dims, stream);
+  if (stream == 1) return expected;
+  // Sinks, all residuals, and one more row of bytes per piece where the first recent token cuts a chunk.
+  const auto pieces = CodeRowBytes(1, dims.channels, parameters_.anchor_bits);
+  return expected + SinkBytes(dims, std::min(kSinks, dims.tokens)) + ExpectedPayloadBytes(dims, 1) + pieces;
+}
+
+std::size_t NestedCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) const {
+  const ChunkPlace end = PlaceOf(dims, {0, dims.tokens, 0}, parameters_.anchor_bits, dims.chunks());
+  return stream == 0 ? end.scales : end.plain_residual;
+}
+
+std::size_t NestedCodec::WorkBytes(const PageDims& dims) const {
+  const std::size_t channels = std::size_t(dims.channels);
+  return (ropes_.has_value() ? Scratch::BytesFor<float>(dims.elements()) : 0) +
+         2 * Scratch::BytesFor<float>(std::size_t(dims.chunks()) * channels) + 4 * Scratch::BytesFor<float>(channels);
+}
+
+bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
+                               std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  const RopeTable* rope = RopeOf(dims.address);
+  if (rope != nullptr) {
+    float* unrotated = scratch.Take<float>(dims.elements());
+    std::copy_n(values, dims.elements(), unrotated);
+    const int sinks = PartsOf(dims).sinks;
+    RotateRows(*rope, true, dims, sinks, dims.tokens, unrotated + std::size_t(sinks) * std::size_t(dims.channels));
+    values = unrotated;
+  }
+  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
+}
+
+bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                             std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  Parts parts = PartsOf(dims);
+  if (parts.coded == 0) return false;
+  parts.recent = RecentOf(dims, parts.coded, parameters_.recent);
+  const std::size_t channels = std::size_t(dims.channels);
+  const int anchor_bits = parameters_.anchor_bits;
+  const PageScales scales(dims.channels, &scratch);
+  float* least = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
+  float* greatest = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
+  float* low = scratch.Take<float>(channels);
+  float* inverse_cell = scratch.Take<float>(channels);
+
+  std::byte* to = payloads[0];
+  to[0] = std::byte(parts.recent);
+  for (int token = 0; token < parts.sinks; ++token) {
+    CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type, to + 1 + SinkBytes(dims, token));
+  }
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
+    kernels_.channel_ranges(rows.From(place.first), place.end - place.first, dims.channels,
+                            least + std::size_t(chunk) * channels, greatest + std::size_t(chunk) * channels);
+  }
+  const std::size_t sink_bytes = SinkBytes(dims, parts.sinks), ranges = std::size_t(dims.chunks()) * channels;
+  // Nobody has looked at the values of BF16 rows before.
+  if (rows.type == ElementType::kBf16 &&
+      !(AllWithin(least, ranges, kMaxMagnitude) && AllWithin(greatest, ranges, kMaxMagnitude) &&
+        SinksWithin(to + 1, sink_bytes / 2, ElementType::kBf16))) {
+    return false;
+  }
+  PutPageScales(least, greatest, dims.chunks(), dims.channels, scales, to + 1 + sink_bytes);
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
+    const std::size_t at = std::size_t(chunk) * channels;
+    kernels_.nested_scales(scales.base, scales.unit, least + at, greatest + at, dims.channels, to + place.scales,
+                           to + place.scales + channels, low, inverse_cell);
+    kernels_.nested_quantize(rows.From(place.first), place.plain(), dims.channels, anchor_bits, low, inverse_cell,
+                             to + place.plain_anchor, payloads[1] + place.plain_residual);
+    kernels_.nested_quantize(rows.From(place.cut), place.recent(), dims.channels, anchor_bits, low, inverse_cell,
+                             to + place.recent_anchor, to + place.recent_residual);
+  }
+  const ChunkPlace end = PlaceOf(dims, parts, anchor_bits, dims.chunks());
+  payload_bytes[0] = end.scales;
+  payload_bytes[1] = end.plain_residual;
+  return true;
+}
+
+Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
+  Parts parts = PartsOf(dims);
+  if (!payloads[0].empty()) parts.recent = int(payloads[0][0]);
+  const ChunkPlace end = PlaceOf(dims, parts, parameters_.anchor_bits, dims.chunks());
+  if (parts.coded == 0 || parts.recent > parts.coded || payloads[0].size() != end.scales ||
+      (payloads.size() > 1 && payloads[1].size() != end.plain_residual)) {
+    return Corrupt("page stream payload does not fit the page's shape");
+  }
+  const std::size_t sink_elements = std::size_t(parts.sinks) * std::size_t(dims.channels);
+  if (!SinksWithin(payloads[0].data() + 1, sink_elements, dims.element_type)) {
+    return Corrupt("page stream has a sink that is not finite or too large");
+  }
+  const std::byte* from = payloads[0].data() + 1 + SinkBytes(dims, parts.sinks);
+  if (!AllF16Finite(from, 2 * dims.channels)) return Corrupt("page stream has a scale that is not finite");
+  const PageScales scales(dims.channels, &scratch);
+  for (int c = 0; c < dims.channels; ++c) {
+    scales.base[c] = LoadF16(from + 2 * c);
+    scales.unit[c] = LoadF16(from + 2 * (dims.channels + c));
+  }
+  return Ok();
 }
 
 void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  const std::size_t channels = std::size_t(dims.channels);
-  float* low = scratch.Take<float>(channels);
-  float* cell = scratch.Take<float>(channels);
-  const std::byte* scales = payloads[0].data();
-  const std::byte* from = scales + AnchorOffset(dims.channels, chunk);
-  for (std::size_t c = 0; c < channels; ++c) {
-    const float unit = LoadF16(scales + 2 * (channels + c));
-    low[c] = NestedLow(LoadF16(scales + 2 * c), unit, std::uint8_t(from[c]));
-    cell[c] = NestedCell(unit, std::uint8_t(from[channels + c]));
+  DecodeRows(payloads, dims, chunk, RowsOf(rows, dims.channels), scratch);
+  const RopeTable* rope = RopeOf(dims.address);
+  if (rope == nullptr) return;
+  const int begin = chunk * kChunkTokens, first = std::max(begin, PartsOf(dims).sinks);
+  RotateRows(*rope, false, dims, first, begin + dims.ChunkTokens(chunk),
+             rows + std::size_t(first - begin) * std::size_t(dims.channels));
+}
+
+void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
+  const PageScales scales(dims.channels, &scratch);  // CheckPayloads left them there
+  float* low = scratch.Take<float>(std::size_t(dims.channels));
+  float* cell = scratch.Take<float>(std::size_t(dims.channels));
+  Parts parts = PartsOf(dims);
+  parts.recent = int(payloads[0][0]);
+  const ChunkPlace place = PlaceOf(dims, parts, parameters_.anchor_bits, chunk);
+  const int begin = chunk * kChunkTokens;
+  const std::byte* from = payloads[0].data();
+
+  for (int token = begin; token < place.first; ++token) {
+    CopyElements(from + 1 + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
+                 rows.From(token - begin).data);
   }
-  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
-  kernels_.nested_reconstruct(reinterpret_cast<const std::uint8_t*>(from + 2 * channels),
-                              reinterpret_cast<const std::uint8_t*>(residual), dims.ChunkTokens(chunk), dims.channels,
-                              low, cell, rows);
+  kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,
+                       dims.channels, low, cell);
+  kernels_.nested_reconstruct(from + place.plain_anchor,
+                              payloads.size() > 1 ? payloads[1].data() + place.plain_residual : nullptr, place.plain(),
+                              dims.channels, parameters_.anchor_bits, low, cell, rows.From(place.first - begin));
+  kernels_.nested_reconstruct(from + place.recent_anchor, from + place.recent_residual, place.recent(), dims.channels,
+                              parameters_.anchor_bits, low, cell, rows.From(place.cut - begin));
 }
 
 }  // namespace lynx

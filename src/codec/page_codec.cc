@@ -1,6 +1,7 @@
 #include "codec/page_codec.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,16 @@ namespace lynx {
 namespace {
 
 PageDims DimsOf(const PageShape& shape) { return {shape.tokens, shape.heads * shape.head_dim}; }
+
+// The rows of a page of BF16 elements whose channels lie side by side.
+template <typename Byte>
+std::optional<BasicRows<Byte>> Bf16Rows(const BasicPage<Byte>& page) {
+  const bool dense =
+      page.channel_stride == 2 && (page.address.head_count == 1 || page.head_stride == page.head_dim * 2);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(page.data) % 2 == 0 && page.token_stride % 2 == 0;
+  if (page.element_type != ElementType::kBf16 || !dense || !aligned) return std::nullopt;
+  return BasicRows<Byte>{page.data, page.token_stride, ElementType::kBf16};
+}
 
 PageShape ShapeOf(const PageAddress& address, int head_dim) {
   return {address.kind, address.head_count, head_dim, address.token_count};
@@ -54,7 +65,8 @@ PageCodec::PageCodec(CodecInfo info, CodecId id, CacheShape shape)
 
 std::size_t PageCodec::MaxBytes(const PageShape& shape, int stream) const {
   LYNX_CHECK(stream >= 0 && stream < info_.stream_count);
-  const PageDims dims = DimsOf(shape);
+  PageDims dims = DimsOf(shape);
+  dims.element_type = shape_.element_type;
   std::size_t payload = PayloadBytes(dims, stream);
   if (stream == 0) payload = std::max(payload, dims.elements() * ElementBytes(shape_.element_type));
   return kPageStreamHeaderBytes + payload;
@@ -106,6 +118,17 @@ void PageCodec::SealAll(PageHeader header, std::span<const std::size_t> payload_
   }
 }
 
+bool PageCodec::EncodePayloads(const PageView& page, const PageDims& dims, std::span<std::byte* const> payloads,
+                               std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  if (const auto rows = Bf16Rows(page); rows.has_value() && TakesRows(page.address)) {
+    return EncodeRows(*rows, dims, payloads, payload_bytes, scratch);
+  }
+  float* values = scratch.Take<float>(dims.elements());
+  GatherValues(page, 0, dims.tokens, values);
+  return AllWithin(values, dims.elements(), kMaxMagnitude) &&
+         EncodeValues(values, dims, payloads, payload_bytes, scratch);
+}
+
 Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::byte>> buffers,
                          std::span<std::size_t> sizes, std::span<std::byte> scratch) const {
   LYNX_RETURN_IF_ERROR(CheckPage(page.address, page.head_dim));
@@ -128,20 +151,14 @@ Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::by
   dims.address = page.address;
   dims.element_type = page.element_type;
   dims.tokens_after = page.tokens_after;
-  Scratch pieces(scratch);
   if (!exact) {
-    float* values = pieces.Take<float>(dims.elements());
-    GatherValues(page, 0, dims.tokens, values);
-    exact = !AllWithin(values, dims.elements(), kMaxMagnitude);
-    if (!exact) {
-      std::array<std::byte*, kMaxCodecStreams> payloads{};
-      for (std::size_t stream = 0; stream < streams; ++stream) {
-        payloads[stream] = buffers[stream].data() + kPageStreamHeaderBytes;
-        payload_bytes[stream] = PayloadBytes(dims, int(stream));
-      }
-      exact = !EncodeValues(values, dims, std::span(payloads).first(streams), std::span(payload_bytes).first(streams),
-                            pieces);
+    std::array<std::byte*, kMaxCodecStreams> payloads{};
+    for (std::size_t stream = 0; stream < streams; ++stream) {
+      payloads[stream] = buffers[stream].data() + kPageStreamHeaderBytes;
+      payload_bytes[stream] = PayloadBytes(dims, int(stream));
     }
+    exact = !EncodePayloads(page, dims, std::span(payloads).first(streams), std::span(payload_bytes).first(streams),
+                            Scratch(scratch));
   }
   if (exact) {
     payload_bytes = {};
@@ -190,6 +207,7 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
       return Invalid("stream " + std::to_string(stream) + " belongs to another encoding of the page than its stream 0");
     }
     if (stream == 0) anchor_checksum = opened.checksum;
+    dims.element_type = header.element_type;
     std::size_t payload_bytes = header.exact ? 0 : PayloadBytes(dims, int(stream));
     if (header.exact && stream == 0) payload_bytes = dims.elements() * ElementBytes(header.element_type);
     const bool fits = PayloadsVary() && !header.exact ? opened.payload.size() <= payload_bytes
@@ -202,11 +220,15 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     return Ok();
   }
   const Payloads present = Payloads(payloads).first(streams.size());
-  dims.element_type = first.element_type;
   Scratch pieces(scratch);
   float* rows = pieces.Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * dims.channels);
   LYNX_RETURN_IF_ERROR(CheckPayloads(present, dims, pieces));
+  const auto bf16 = TakesRows(page.address) ? Bf16Rows(page) : std::nullopt;
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    if (bf16.has_value()) {
+      DecodeRows(present, dims, chunk, bf16->From(chunk * kChunkTokens), pieces);
+      continue;
+    }
     DecodeChunk(present, dims, chunk, rows, pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "codec/kernels.h"
 #include "codec/page_stream.h"
 #include "lynx/codec.h"
 
@@ -99,9 +100,20 @@ class PageCodec : public Codec {
   // Reconstructs one chunk into rows [token of the chunk][channel].
   virtual void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const = 0;
 
+  // True when the codec can work on the page's own rows where they are BF16 with channels side by side. Then these take
+  // the places of EncodeValues (but any values may come: false when one is not finite or too large) and DecodeChunk.
+  virtual bool TakesRows(const PageAddress&) const { return false; }
+  virtual bool EncodeRows(ConstRows, const PageDims&, std::span<std::byte* const>, std::span<std::size_t>,
+                          Scratch) const {
+    return false;
+  }
+  virtual void DecodeRows(Payloads, const PageDims&, int, Rows, Scratch) const {}
+
  private:
   Status CheckPage(const PageAddress& address, int head_dim) const;
   PageHeader HeaderOf(const PageView& page, bool exact) const;
+  bool EncodePayloads(const PageView& page, const PageDims& dims, std::span<std::byte* const> payloads,
+                      std::span<std::size_t> payload_bytes, Scratch scratch) const;
   Status CheckHeader(const PageHeader& header, int stream, const PageSpan& page) const;
   void SealAll(PageHeader header, std::span<const std::size_t> payload_bytes,
                std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const;

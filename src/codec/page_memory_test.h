@@ -104,7 +104,7 @@ inline CacheShape ShapeFor(int heads, int head_dim, ElementType type = ElementTy
 }
 
 inline std::unique_ptr<Codec> MustMake(std::string_view spec, const CacheShape& shape,
-                                       const CodecKernels& kernels = PortableKernels()) {
+                                       const CodecKernels& kernels = SimdKernels()) {
   auto codec = MakeCodecWith(kernels, spec, shape);
   LYNX_CHECK(codec.ok());
   return std::move(codec).value();

@@ -48,6 +48,15 @@ inline int GetRow(const std::byte* rows, int channels, int width, int token, int
   return byte >> (token % per_byte * width) & ((1 << width) - 1);
 }
 
+// Code rows: codes of `width` < 8 bits are cut, from their high bits, into pieces of 4, 2 and 1 bits, those that add up
+// to the width; the rows of each piece follow one another.
+inline constexpr int kPieces[] = {4, 2, 1};
+inline std::size_t CodeRowBytes(int tokens, int channels, int width) {
+  std::size_t bytes = 0;
+  for (int piece : kPieces) bytes += (width & piece) != 0 ? RowBytes(tokens, channels, piece) : 0;
+  return bytes;
+}
+
 // Which tokens of a page travel how: sinks first, then coded ones, the last of which may be recent.
 struct Parts {
   int sinks = 0;
@@ -60,6 +69,11 @@ struct Parts {
 inline Parts PartsOf(const PageDims& dims) {
   const int sinks = std::clamp(kSinks - dims.address.first_token, 0, dims.tokens);
   return {sinks, dims.tokens - sinks, 0};
+}
+
+// How many of the coded tokens belong to the last `recent` ones of the prompt, as an encoder is told.
+inline int RecentOf(const PageDims& dims, int coded, int recent) {
+  return dims.tokens_after < 0 ? 0 : std::clamp(recent - dims.tokens_after, 0, coded);
 }
 
 }  // namespace lynx

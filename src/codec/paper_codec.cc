@@ -58,7 +58,7 @@ void Normalize(const float* values, int tokens, std::size_t channels, const floa
 // Stage 1: brings the page to [0, 1] channel by channel and writes gamma_min and gamma_scale. base, divisor: work.
 void NormalizePage(const float* values, const PageDims& dims, float* base, float* divisor, float* out, std::byte* to) {
   const std::size_t channels = std::size_t(dims.channels);
-  PortableKernels().channel_ranges(values, dims.tokens, dims.channels, base, divisor);
+  SimdKernels().channel_ranges(RowsOf(values, dims.channels), dims.tokens, dims.channels, base, divisor);
   for (std::size_t c = 0; c < channels; ++c) {
     const std::uint16_t gamma_min = F16Down(base[c]);
     base[c] = F16ToFloat(gamma_min);

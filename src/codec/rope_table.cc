@@ -1,5 +1,6 @@
 #include "codec/rope_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -38,6 +39,27 @@ RopeTable::RopeTable(const RopeShape& rope, int tokens)
       sines_.push_back(float(sine));
     }
   }
+}
+
+RopeTables::RopeTables(const CacheShape& shape, int tokens) {
+  std::vector<const RopeShape*> known;
+  for (const LayerShape& layer : shape.layers) {
+    if (layer.rope.pairing == RopePairing::kNone) {
+      of_layer_.push_back(-1);
+      continue;
+    }
+    const auto same =
+        std::find_if(known.begin(), known.end(), [&](const RopeShape* rope) { return *rope == layer.rope; });
+    of_layer_.push_back(int(same - known.begin()));
+    if (same != known.end()) continue;
+    known.push_back(&layer.rope);
+    tables_.emplace_back(layer.rope, tokens);
+  }
+}
+
+const RopeTable* RopeTables::Of(const PageAddress& address) const {
+  const int table = of_layer_[std::size_t(address.layer)];
+  return address.kind == KvKind::kKey && table >= 0 ? &tables_[std::size_t(table)] : nullptr;
 }
 
 }  // namespace lynx

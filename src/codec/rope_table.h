@@ -53,4 +53,18 @@ class RopeTable {
   std::vector<float> cosines_, sines_;  // [token][pair]
 };
 
+// The tables of the layers of a cache; layers of the same shape share one.
+class RopeTables {
+ public:
+  // For pages of up to `tokens`.
+  RopeTables(const CacheShape& shape, int tokens);
+
+  // Null for V and for layers without RoPE.
+  const RopeTable* Of(const PageAddress& address) const;
+
+ private:
+  std::vector<RopeTable> tables_;
+  std::vector<int> of_layer_;  // -1: none
+};
+
 }  // namespace lynx

@@ -346,7 +346,7 @@ TEST_F(Nodes, BadRequestsAreRefusedAndTheNextOneWorks) {
   };
   using R = GenerateRequest;
   refuse([](R& r) { r.codec = "zip"; }, ErrorCode::kUnsupported, "no codec \"zip\"");
-  refuse([](R& r) { r.codec = "nested:anchor=3"; }, ErrorCode::kInvalid, "anchor");
+  refuse([](R& r) { r.codec = "nested:anchor=2"; }, ErrorCode::kInvalid, "anchor");
   refuse([](R& r) { r.prompt.clear(); }, ErrorCode::kInvalid, "prompt is empty");
   refuse([](R& r) { r.prompt = RandomPrompt(1024, 1); }, ErrorCode::kLimit, "1024 tokens");
   refuse([](R& r) { r.prompt = RandomPrompt(65, 1); }, ErrorCode::kLimit, "the prefill node takes 64");

@@ -46,12 +46,49 @@ def unpack_nibbles(data, tokens, channels):
     return codes[:tokens]
 
 
+def pieces(width):
+    """Pieces of a code, its high bits first: (bits of the piece, bits below it)."""
+    result, left = [], width
+    for piece in (4, 2, 1):
+        if width & piece:
+            left -= piece
+            result.append((piece, left))
+    return result
+
+
+def pack_codes(codes, width):
+    """Code rows: codes [token][channel] of `width` bits."""
+    codes, data = np.asarray(codes).astype(np.int64), b""
+    for piece, below in pieces(width):
+        rows = np.zeros(((codes.shape[0] * piece + 7) // 8, codes.shape[1]), np.int64)
+        for token in range(codes.shape[0]):
+            rows[token * piece // 8] |= (codes[token] >> below & (1 << piece) - 1) << token * piece % 8
+        data += rows.astype(np.uint8).tobytes()
+    return data
+
+
+def unpack_codes(reader, tokens, channels, width):
+    codes = np.zeros((tokens, channels), np.int64)
+    for piece, below in pieces(width):
+        rows = reader.bytes_((tokens * piece + 7) // 8 * channels).astype(np.int64).reshape(-1, channels)
+        for token in range(tokens):
+            codes[token] |= (rows[token * piece // 8] >> token * piece % 8 & (1 << piece) - 1) << below
+    return codes
+
+
 def signed(codes, bits):
     return np.where(codes >= 1 << (bits - 1), codes - (1 << bits), codes)
 
 
 def chunks(tokens):
     return [(begin, min(begin + 32, tokens)) for begin in range(0, tokens, 32)]
+
+
+def element_values(data, element_type, channels):
+    """Elements in memory -> values [token][channel]."""
+    kind = {BF16: "<u2", F16: "<f2", FLOAT32: "<f4"}[element_type]
+    bits = np.frombuffer(data, kind).reshape(-1, channels)
+    return bf16_value(bits) if element_type == BF16 else bits.astype(F32)
 
 
 class Reader:

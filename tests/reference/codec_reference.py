@@ -11,9 +11,9 @@ import sys
 
 import numpy as np
 
-from codec_conventions import (BF16, F16, F32, FLOAT32, Reader, bf16_bits, bf16_value, chunks, f16_down, f16_rn, f16_up,
-                               pack_nibbles, signed, unpack_nibbles)
-from lynx_codec import Lynx
+from codec_conventions import (BF16, F16, F32, FLOAT32, Reader, bf16_bits, bf16_value, chunks, element_values, f16_down,
+                               f16_rn, f16_up, pack_codes, pack_nibbles, signed, unpack_codes, unpack_nibbles)
+from lynx_codec import Lynx, rotate
 
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 
@@ -39,6 +39,7 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
+WHOLE_PAGES = (6, 7)  # codecs that look at more of a page than its values
 HEADER = struct.Struct("<2sBBBBBBHHHHIHHII")
 
 
@@ -69,7 +70,7 @@ def seal(page, codec, stream, exact, payload, anchor_checksum):
 def encode(page, codec):
     small = np.all(np.isfinite(page.values)) and np.all(np.abs(page.values) <= 16384)
     exact = not small or (codec.ident == 1 and page.element_type == BF16)
-    payloads = None if exact else codec.encode_page(page) if codec.ident == 7 else codec.encode(page.values)
+    payloads = None if exact else codec.encode_page(page) if codec.ident in WHOLE_PAGES else codec.encode(page.values)
     exact = payloads is None
     if exact:
         payloads = [page.element_bits()] + [b""] * (codec.streams - 1)
@@ -100,7 +101,7 @@ def decode(streams, codec, rope=None):
             return bf16_value(np.frombuffer(payloads[0], "<u2")).reshape(tokens, channels)
         kind = "<f2" if types & 15 == F16 else "<f4"
         return np.frombuffer(payloads[0], kind).astype(F32).reshape(tokens, channels)
-    if codec.ident == 7:
+    if codec.ident in WHOLE_PAGES:
         return codec.decode_page(payloads, tokens, heads, head_dim, first_token, types & 15,
                                  rope if types >> 4 == 0 else None)
     return codec.decode(payloads, tokens, channels)
@@ -150,39 +151,67 @@ class Integer:
 
 
 class Nested:
-    ident, spec, streams = 6, "nested:anchor=4,residual=4", 2
+    ident, streams = 6, 2
+
+    def __init__(self, anchor=4, recent=64, unrope=0):
+        self.anchor, self.rest, self.recent, self.unrope = anchor, 8 - anchor, recent, unrope
+        self.spec = f"nested:anchor={anchor},recent={recent},unrope={unrope}"
 
     @staticmethod
     def grid(base, unit, offset, width):
         low = base + offset.astype(F32) * unit
         return low, (width.astype(F32) + F32(1)) * unit / F32(256)
 
-    def decode(self, payloads, tokens, channels):
-        reader, finer = Reader(payloads[0]), Reader(payloads[1]) if len(payloads) > 1 else None
-        base, unit = reader.halfs(channels), reader.halfs(channels)
-        rows = []
+    @staticmethod
+    def pieces(tokens, sinks, recent):
+        """Per chunk: first token, first recent token, end."""
         for begin, end in chunks(tokens):
+            first = max(begin, sinks)
+            yield first, min(max(tokens - recent, first), end), end
+
+    def decode_page(self, payloads, tokens, heads, head_dim, first_token, element_type, rope):
+        channels, sinks = heads * head_dim, min(max(4 - first_token, 0), tokens)
+        reader, finer = Reader(payloads[0]), Reader(payloads[1]) if len(payloads) > 1 else None
+        (recent,) = reader.take(1)
+        assert recent <= tokens - sinks
+        rows = [element_values(reader.take(sinks * channels * (4 if element_type == FLOAT32 else 2)), element_type,
+                               channels)]
+        base, unit = reader.halfs(channels), reader.halfs(channels)
+        for first, cut, end in self.pieces(tokens, sinks, recent):
             offset, width = reader.bytes_(channels), reader.bytes_(channels)
             low, cell = self.grid(base, unit, offset, width)
-            size = (end - begin + 1) // 2 * channels
-            a = unpack_nibbles(reader.take(size), end - begin, channels)
-            if finer is None:
-                rows.append(low + (16 * a + 8).astype(F32) * cell)
-            else:
-                n = 16 * a + unpack_nibbles(finer.take(size), end - begin, channels)
-                rows.append(low + (n.astype(F32) + F32(0.5)) * cell)
-        return np.vstack(rows)
+            n = unpack_codes(reader, cut - first, channels, self.anchor) << self.rest
+            half = F32(2.0 ** (self.rest - 1))
+            if finer is not None:
+                n |= unpack_codes(finer, cut - first, channels, self.rest)
+                half = F32(0.5)
+            rows.append(low + (n.astype(F32) + half) * cell)
+            n = unpack_codes(reader, end - cut, channels, self.anchor) << self.rest
+            n |= unpack_codes(reader, end - cut, channels, self.rest)
+            rows.append(low + (n.astype(F32) + F32(0.5)) * cell)
+        assert reader.at == len(reader.data) and (finer is None or finer.at == len(finer.data))
+        values = np.vstack(rows)
+        rotate(values[sinks:], rope if self.unrope else None, heads, head_dim, sinks, back=False)
+        return values
 
-    def encode(self, x):
-        x = x + F32(0)  # -0 counts as +0
-        base16 = f16_down(x.min(axis=0))
+    def encode_page(self, page):
+        x, tokens = page.values + F32(0), page.values.shape[0]  # -0 counts as +0
+        sinks = min(max(4 - page.first_token, 0), tokens)
+        if sinks == tokens:
+            return None
+        recent = min(max(self.recent - page.tokens_after, 0), tokens - sinks) if page.tokens_after >= 0 else 0
+        rotate(x[sinks:], page.rope if self.unrope and page.kind == 0 else None, page.heads, page.head_dim, sinks,
+               back=True)
+        base16 = f16_down(x[sinks:].min(axis=0))
         base = base16.astype(F32)
-        unit16 = f16_up((x.max(axis=0) - base) / F32(255))
+        unit16 = f16_up((x[sinks:].max(axis=0) - base) / F32(255))
         unit = unit16.astype(F32)
-        anchor, residual = base16.tobytes() + unit16.tobytes(), b""
+        elements = page.element_bits()
+        anchor, residual = bytes([recent]) + elements[: len(elements) // tokens * sinks], b""
+        anchor += base16.tobytes() + unit16.tobytes()
         divisor = np.where(unit > 0, unit, F32(1))
-        for begin, end in chunks(x.shape[0]):
-            part = x[begin:end]
+        for first, cut, end in self.pieces(tokens, sinks, recent):
+            part = x[first:end]
             offset = np.minimum(np.floor((part.min(axis=0) - base) / divisor), F32(255))
             offset = np.where(unit > 0, offset, F32(0)).astype(np.uint8)
             low, _ = self.grid(base, unit, offset, offset)
@@ -191,8 +220,10 @@ class Nested:
             low, cell = self.grid(base, unit, offset, width)
             inverse = np.where(cell > 0, F32(1) / np.where(cell > 0, cell, F32(1)), F32(0)).astype(F32)
             n = np.clip((part - low) * inverse, F32(0), F32(255)).astype(np.int64)
-            anchor += offset.tobytes() + width.tobytes() + pack_nibbles(n >> 4)
-            residual += pack_nibbles(n & 15)
+            a, b, plain = n >> self.rest, n & (1 << self.rest) - 1, cut - first
+            anchor += offset.tobytes() + width.tobytes() + pack_codes(a[:plain], self.anchor)
+            anchor += pack_codes(a[plain:], self.anchor) + pack_codes(b[plain:], self.rest)
+            residual += pack_codes(b[:plain], self.rest)
         return [anchor, residual]
 
 
@@ -279,7 +310,8 @@ class Paper:
 
 CODECS = {
     "raw": Raw(), "int8": Integer(8), "int4": Integer(4), "paper": Paper(120), "paper_alpha4": Paper(120, 4),
-    "paper127": Paper(127), "nested": Nested(), "lynx": Lynx(), "lynx3": Lynx(3.5, 3),
+    "paper127": Paper(127), "nested": Nested(), "nested3": Nested(3, unrope=1), "nested5": Nested(5, recent=0), "nested6": Nested(6, recent=30),
+    "lynx": Lynx(), "lynx3": Lynx(3.5, 3),
 }
 # heads, head_dim, tokens, element type; sizes straddle chunks and pages.
 SHAPES = [
@@ -322,12 +354,12 @@ def golden():
         for number, (heads, head_dim, tokens, element_type) in enumerate(SHAPES):
             bad = number == 2
             values = paint(tokens, heads * head_dim, element_type, bad)
-            # lynx: pages with sinks and recent tokens, K rotated.
-            lynx = codec.ident == 7
+            # Pages with sinks and recent tokens, K rotated.
+            whole = codec.ident in WHOLE_PAGES
             rope = ("norm" if number % 4 == 0 else "neox", head_dim % 2,
-                    [F32(1) / F32(1 + 3 * pair) for pair in range(head_dim // 2)]) if lynx else None
+                    [F32(1) / F32(1 + 3 * pair) for pair in range(head_dim // 2)]) if whole else None
             page = Page(values, element_type, number, number % 2, number % 3, heads, head_dim,
-                        number if lynx else 256 * number, 9 * number, rope)
+                        number if whole else 256 * number, 9 * number, rope)
             streams = encode(page, codec)
             for count in range(1, len(streams) + 1):
                 back = decode(streams[:count], codec, rope)
