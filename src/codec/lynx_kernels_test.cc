@@ -93,7 +93,9 @@ TEST_P(LynxKernelsTest, CoderReadsAnythingAsTheReferenceDoes) {
     const Status expected_status = reference_.rans_decode(page, states, words, expected.data(), carried, &used);
     const Status status = kernels_.rans_decode(page, states, words, symbols.data(), carried, &used);
     ASSERT_EQ(status.ToString(), expected_status.ToString()) << round;
-    ASSERT_EQ(symbols, expected) << round;
+    if (status.ok()) {
+      ASSERT_EQ(symbols, expected) << round;
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -166,7 +167,7 @@ void StoreSymbols(Half symbols, std::uint8_t* to) {
   hn::StoreU(hn::DemoteTo(bytes, symbols), bytes, to);
 }
 
-// Decodes whole rows of a full block while the words last for sure; returns how many.
+// Decodes rows of a full block while kReadAhead bytes are left; returns how many.
 int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std::uint8_t* symbols,
                std::uint32_t* states, const std::byte** words, const std::byte* words_end) {
   const Halves d;
@@ -198,19 +199,33 @@ int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std
   return token;
 }
 
+// A full block. Where less than kReadAhead is left, the words go on in a copy with zeros behind them.
+Status DecodeBlock(const RansPage& page, int first, std::uint8_t* symbols, RansStates* states, const std::byte** from,
+                   const std::byte* end) {
+  const Thresholds thresholds(page, first);
+  const std::size_t stride = std::size_t(page.channels);
+  symbols += first;
+  const int done = DecodeRows(thresholds, page.tokens, stride, symbols, states->data(), from, end);
+  if (done == page.tokens) return Ok();
+  const std::ptrdiff_t left = end - *from;
+  std::byte copy[2 * kReadAhead] = {};
+  std::copy_n(*from, left, +copy);
+  const std::byte* word = copy;
+  const int more = DecodeRows(thresholds, page.tokens - done, stride, symbols + std::size_t(done) * stride,
+                              states->data(), &word, copy + left + kReadAhead);
+  if (done + more < page.tokens || word - copy > left) return Corrupt("page stream ends within its symbols");
+  *from += word - copy;
+  return Ok();
+}
+
 Status DecodePage(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
                   std::span<std::uint16_t> carried, std::size_t* used) {
   LYNX_RETURN_IF_ERROR(RansCheckStates(page, states));
   const std::byte* from = words.data();
   const std::byte* end = words.data() + words.size();
   for (int first = 0; first < page.channels; first += kLanes) {
-    int done = 0;
-    if (page.channels - first >= kLanes) {
-      const Thresholds thresholds(page, first);
-      done =
-          DecodeRows(thresholds, page.tokens, std::size_t(page.channels), symbols + first, states.data(), &from, end);
-    }
-    LYNX_RETURN_IF_ERROR(RansDecodeBlock(page, first, done, symbols, &states, &from, end));
+    LYNX_RETURN_IF_ERROR(page.channels - first >= kLanes ? DecodeBlock(page, first, symbols, &states, &from, end)
+                                                         : RansDecodeBlock(page, first, symbols, &states, &from, end));
   }
   *used = std::size_t(from - words.data()) / 2;
   return RansFinish(page, states, carried);

@@ -45,8 +45,8 @@ void RansBegin(std::span<const std::uint16_t> carried, RansStates* states);
 void RansEncodeBlock(const RansPage& page, int first, const std::uint8_t* symbols, RansStates* states,
                      std::uint16_t** word);
 Status RansCheckStates(const RansPage& page, const RansStates& states);
-// Tokens [token, page.tokens) of a block from the words [*word, end).
-Status RansDecodeBlock(const RansPage& page, int first, int token, std::uint8_t* symbols, RansStates* states,
+// From the words [*word, end).
+Status RansDecodeBlock(const RansPage& page, int first, std::uint8_t* symbols, RansStates* states,
                        const std::byte** word, const std::byte* end);
 Status RansFinish(const RansPage& page, const RansStates& states, std::span<std::uint16_t> carried);
 

@@ -54,9 +54,9 @@ Status RansCheckStates(const RansPage& page, const RansStates& states) {
   return Ok();
 }
 
-Status RansDecodeBlock(const RansPage& page, int first, int token, std::uint8_t* symbols, RansStates* states,
+Status RansDecodeBlock(const RansPage& page, int first, std::uint8_t* symbols, RansStates* states,
                        const std::byte** word, const std::byte* end) {
-  for (; token < page.tokens; ++token) {
+  for (int token = 0; token < page.tokens; ++token) {
     std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
     for (int lane = 0; lane < LanesOfBlock(page, first); ++lane) {
       const LynxTable& table = *page.tables[first + lane];
@@ -89,7 +89,7 @@ Status RansDecode(const RansPage& page, RansStates states, std::span<const std::
   LYNX_RETURN_IF_ERROR(RansCheckStates(page, states));
   const std::byte* word = words.data();
   for (int first = 0; first < page.channels; first += kRansLanes) {
-    LYNX_RETURN_IF_ERROR(RansDecodeBlock(page, first, 0, symbols, &states, &word, words.data() + words.size()));
+    LYNX_RETURN_IF_ERROR(RansDecodeBlock(page, first, symbols, &states, &word, words.data() + words.size()));
   }
   *used = std::size_t(word - words.data()) / 2;
   return RansFinish(page, states, carried);
