@@ -12,6 +12,9 @@ namespace {
 // (measured on the caches of docs/codec.md §3.6).
 constexpr double kOffsetBits = 0.035;
 
+// Rates between LeastSymbolBits and anchor_bits for which delta is known; straight lines between them.
+constexpr double kRateGrid = 1.0 / 16;
+
 CodecInfo Info(const std::string& spec, int streams) {
   CodecInfo info;
   info.name = "lynx";
@@ -30,15 +33,18 @@ LynxCodec::LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const 
       parameters_(parameters),
       ropes_(shape, kPageTokens) {
   if (profile == nullptr) return;
-  const int widest = std::max(shape.layers[0].key_dim, shape.layers[0].value_dim);
-  const int delta = LynxDeltaOf(*profile, SymbolBits(parameters.anchor_bits, kPageTokens, widest) - kOffsetBits);
+  for (double bits = LeastSymbolBits(); bits < parameters.anchor_bits + kRateGrid; bits += kRateGrid) {
+    deltas_.push_back(LynxDeltaOf(*profile, bits));
+  }
   for (std::size_t slot = 0; slot < profile->size(); ++slot) {
-    auto& steps = steps_.emplace_back();
-    const int head_dim = shape.layers[slot / 2].HeadDim(KvKind(slot % 2));
+    const std::size_t head_dim = std::size_t(shape.layers[slot / 2].HeadDim(KvKind(slot % 2)));
     const std::span<const LynxChannelProfile> row((*profile)[slot]);
-    for (std::size_t first = 0; first < row.size(); first += std::size_t(head_dim)) {
-      const auto head = LynxProfileSteps(row.subspan(first, std::size_t(head_dim)), delta);
-      steps.insert(steps.end(), head.begin(), head.end());
+    for (std::size_t part = 0; part < steps_.size(); ++part) {
+      auto& steps = steps_[part].emplace_back();
+      for (std::size_t first = 0; first < row.size(); first += head_dim) {
+        const auto head = LynxProfileSteps(row.subspan(first, head_dim), deltas_.back() + int(part));
+        steps.insert(steps.end(), head.begin(), head.end());
+      }
     }
   }
 }
@@ -62,19 +68,34 @@ std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) co
 
 std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeBytes(dims); }
 
-const std::int16_t* LynxCodec::WantedSteps(const PageAddress& address, int head_dim) const {
-  if (steps_.empty()) return nullptr;
-  const std::size_t slot = 2 * std::size_t(address.layer) + std::size_t(address.kind);
-  return steps_[slot].data() + address.first_head * head_dim;
+double LynxCodec::LeastSymbolBits() const { return parameters_.anchor_bits / 2; }
+
+// What is left of anchor_bits for symbols, per value, once everything else is paid that stream 0 brings over the whole
+// prompt: sinks; residuals of recent tokens; of a page its header, fixed fields, half a word that each lane wastes on
+// average, and about 12 bits per channel for its class, its mean, and the distance of its values from the table's
+// density (measured on the caches of docs/codec.md §3.6).
+double LynxCodec::SymbolBits(const PageDims& dims, const Parts& parts) const {
+  double bits = parameters_.anchor_bits;
+  if (dims.tokens_after >= 0) {
+    const double prompt = dims.address.first_token + dims.tokens + dims.tokens_after;
+    const double recent = std::min(double(parameters_.recent), prompt);
+    bits -= (8.0 * ElementBytes(dims.element_type) * std::min(double(kSinks), prompt) + kLynxResidualBits * recent) /
+            prompt;
+  }
+  const double fixed = 8.0 * (kPageStreamHeaderBytes + kLynxFixedBytes + 2) + 8.0 * RansLanesOf(dims.channels);
+  bits -= fixed / (double(parts.coded) * dims.channels) + 12.0 / parts.coded;
+  return std::max(bits, LeastSymbolBits());
 }
 
-// Bits per value that are left for symbols once everything else of a page is paid: header, fixed fields, half a word
-// that each lane wastes on average, and about 12 bits per channel for its class, its mean, and the distance of its
-// values from the table's density (measured on the caches of docs/codec.md §3.6).
-double LynxCodec::SymbolBits(double anchor_bits, int tokens, int channels) {
-  const double fixed = 8.0 * (kPageStreamHeaderBytes + kLynxFixedBytes + 2) + 8.0 * RansLanesOf(channels);
-  const double overhead = fixed / (double(tokens) * channels) + 12.0 / tokens;
-  return std::max(anchor_bits - overhead, anchor_bits / 2);
+LynxCodec::ProfileSteps LynxCodec::StepsFor(const PageDims& dims, double symbol_bits) const {
+  if (deltas_.empty()) return {};
+  const double at = std::max((symbol_bits - kOffsetBits - LeastSymbolBits()) / kRateGrid, 0.0);
+  const std::size_t before = std::min(std::size_t(at), deltas_.size() - 2);
+  const double delta = deltas_[before] + (at - double(before)) * (deltas_[before + 1] - deltas_[before]);
+  const int above = std::max(int(delta + 0.5) - deltas_.back(), 0);
+  const std::size_t slot = 2 * std::size_t(dims.address.layer) + std::size_t(dims.address.kind);
+  const int first = dims.address.first_head * (dims.channels / dims.address.head_count);
+  return {steps_[std::size_t(above % kDeltaParts)][slot].data() + first, above / kDeltaParts};
 }
 
 }  // namespace lynx

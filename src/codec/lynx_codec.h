@@ -3,18 +3,20 @@
 // anchor. docs/codec.md §3.5.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "codec/lynx_kernels.h"
 #include "codec/lynx_profile.h"
 #include "codec/page_codec.h"
+#include "codec/page_parts.h"
 #include "codec/rope_table.h"
 
 namespace lynx {
 
 struct LynxParameters {
-  double anchor_bits = 2.25;  // per element of stream 0, everything counted but sinks and recent tokens
+  double anchor_bits = 2.25;  // per element of stream 0, everything counted, on average over the prompt
   int streams = 2;
   bool unrope = true;
   int recent = 64;  // tokens at the end of the prompt whose residual travels in stream 0
@@ -44,17 +46,25 @@ class LynxCodec : public PageCodec {
 
  private:
   static std::size_t EncodeBytes(const PageDims& dims);
-  static double SymbolBits(double anchor_bits, int tokens, int channels);
+  double LeastSymbolBits() const;
+  double SymbolBits(const PageDims& dims, const Parts& parts) const;
   const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
-  // Of the profile, for the page's first channel on; null without one.
-  const std::int16_t* WantedSteps(const PageAddress& address, int head_dim) const;
+  // Of the profile, for the page's first channel on, each to be made `add` greater; null without one.
+  struct ProfileSteps {
+    const std::int16_t* wanted = nullptr;
+    int add = 0;
+  };
+  ProfileSteps StepsFor(const PageDims& dims, double symbol_bits) const;
   int StreamBits() const;
 
   const LynxKernels& kernels_;
   LynxParameters parameters_;
   RopeTables ropes_;
-  // Steps by the profile, [2 * layer + kind][head * head_dim + channel]; empty without one.
-  std::vector<std::vector<std::int16_t>> steps_;
+  // With a profile: delta (64 log2) per rate, ascending rates; steps for the last delta and the seven above it, from
+  // where they go on an eighth of an octave greater, [delta][2 * layer + kind][head * head_dim + channel].
+  static constexpr int kDeltaParts = 8;
+  std::vector<int> deltas_;
+  std::array<std::vector<std::vector<std::int16_t>>, kDeltaParts> steps_;
 };
 
 }  // namespace lynx

@@ -190,7 +190,7 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
 
 // The steps of one head: those that the profile wants, on the grid of offsets and not below what an encoder takes; or
 // one for all.
-void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, const std::int16_t* wanted) {
+void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, const std::int16_t* wanted, int add) {
   const float* magnitudes = work.magnitudes + first;
   const int least = LynxLeastStepOf(*std::max_element(magnitudes, magnitudes + head_dim));
   std::int16_t* steps = work.steps + first;
@@ -199,9 +199,11 @@ void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, c
     std::fill_n(steps, head_dim, LynxStepOf(spreads, bits, least));
     return;
   }
+  add = std::min(add, kLynxGreatestStep - *std::max_element(wanted + first, wanted + first + head_dim));
   for (int c = 0; c < head_dim; ++c) {
-    const int missing = std::max(least - wanted[first + c], 0);
-    steps[c] = std::int16_t(wanted[first + c] + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
+    const int step = wanted[first + c] + add;
+    const int missing = std::max(least - step, 0);
+    steps[c] = std::int16_t(step + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
   }
 }
 
@@ -235,11 +237,12 @@ bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::spa
       kernels_.unrotate(*rope, parts.sinks, tokens, width, work.rows + head * head_dim);
     }
   }
-  const std::int16_t* wanted = WantedSteps(dims.address, head_dim);
+  const double bits_left = SymbolBits(dims, parts);
+  const auto [wanted, add] = StepsFor(dims, bits_left);
   kernels_.magnitudes(work.rows, tokens, channels, work.magnitudes);
   if (wanted == nullptr) kernels_.spreads(work.rows, tokens, channels, work.spreads);
   for (int head = 0; head < heads; ++head) {
-    ChooseSteps(work, head * head_dim, head_dim, SymbolBits(parameters_.anchor_bits, tokens, channels), wanted);
+    ChooseSteps(work, head * head_dim, head_dim, bits_left, wanted, add);
   }
   for (int c = 0; c < channels; ++c) work.per_cell[c] = EighthOctave(32 - work.steps[c]);  // 16 / step
   kernels_.cells(work.rows, tokens, channels, work.per_cell, work.nested);

@@ -224,7 +224,12 @@ class Lynx:
         rows = x[sinks:].copy()
         rotate(rows, page.rope if page.kind == 0 else None, page.heads, page.head_dim, sinks, back=True)
         overhead = (8.0 * (36 + 4 + 2) + 8.0 * lanes) / (float(coded) * channels) + 12.0 / coded
-        bits = max(self.anchor_bits - overhead, self.anchor_bits / 2)
+        bits = float(self.anchor_bits)
+        if page.tokens_after >= 0:
+            prompt = float(page.first_token + tokens + page.tokens_after)
+            element_bits = 8.0 * len(page.element_bits()) / x.size
+            bits -= (element_bits * min(4.0, prompt) + 4 * min(float(self.recent), prompt)) / prompt
+        bits = max(bits - overhead, self.anchor_bits / 2)
         heads = [rows[:, head * page.head_dim : (head + 1) * page.head_dim] for head in range(page.heads)]
         steps = [self.step_of(head, bits) for head in heads]
         per_cell = np.repeat(np.array([2.0 ** ((32 - step) / 8) for step in steps]).astype(F32), page.head_dim)
