@@ -54,20 +54,21 @@ TEST(Rounding, TruthTable) {
 // reconstructs at the centre of what it knows.
 TEST(Nested, EveryCellAndItsNesting) {
   for (const auto& [low, cell] : {std::pair{0.0f, 1.0f}, {-3.0f, 0.25f}, {100.0f, 0x1p-8f}}) {
+    const float first = NestedFirst(low, NestedHalf(0), cell);
     for (int n = 0; n < 256; ++n) {
-      const float center = NestedCentre(n, NestedHalf(0), low, cell);
-      EXPECT_EQ(NestedQuantize(center, low, 1 / cell), n);
-      EXPECT_EQ(NestedQuantize(low + float(n) * cell, low, 1 / cell), n);                  // cells are closed below …
-      EXPECT_EQ(NestedQuantize(low + (float(n + 1) - 0x1p-8f) * cell, low, 1 / cell), n);  // … open above
+      const float center = NestedCentre(n, first, cell);
+      EXPECT_EQ(NestedQuantize(center, first, 1 / cell), n);
+      EXPECT_EQ(NestedQuantize(center - 0.49f * cell, first, 1 / cell), n);
+      EXPECT_EQ(NestedQuantize(center + 0.49f * cell, first, 1 / cell), n);
       for (int rest : {2, 3, 4, 5}) {
-        const float step = float(1 << rest) * cell, level0 = NestedCentre(0, NestedHalf(rest), low, cell);
+        const float step = float(1 << rest) * cell, level0 = NestedFirst(low, NestedHalf(rest), cell);
         EXPECT_EQ(n, int(std::floor((center - level0) / step * float(1 << rest) + float(1 << rest) / 2)));
         EXPECT_EQ(n >> rest, int(std::lrint((center - level0) / step)));
-        EXPECT_EQ(NestedCentre(n >> rest << rest, NestedHalf(rest), low, cell), level0 + float(n >> rest) * step);
+        EXPECT_EQ(NestedCentre(n >> rest << rest, level0, cell), level0 + float(n >> rest) * step);
       }
     }
-    EXPECT_EQ(NestedQuantize(low - 5, low, 1 / cell), 0);
-    EXPECT_EQ(NestedQuantize(low + 300 * cell, low, 1 / cell), 255);
+    EXPECT_EQ(NestedQuantize(low - 5, first, 1 / cell), 0);
+    EXPECT_EQ(NestedQuantize(low + 300 * cell, first, 1 / cell), 255);
   }
   EXPECT_EQ(NestedQuantize(5.0f, 5.0f, 0.0f), 0);
 }

@@ -59,7 +59,7 @@ TEST(CodecShapes, EveryShapeComesBackAndEncodesLikeTheReference) {
 TEST(CodecShapes, BitsPerElement) {
   const std::vector<std::pair<std::string, std::vector<double>>> expected = {
       {"raw", {16}},         {"int8", {8 + 16.0 / 192}}, {"int4", {4 + 16.0 / 192}},
-      {"paper", {5.125, 4}}, {"paper127", {6.125, 4}},   {"nested", {4.625 + 8.0 / (192 * 256), 4}}};
+      {"paper", {5.125, 4}}, {"paper127", {6.125, 4}},   {"nested", {4.625 + 16.0 / (192 * 256), 4}}};
   const PageAddress address{0, KvKind::kKey, 0, 3, 256, 256};
   PageMemory source(address, 64, ElementType::kBf16);
   source.Fill(PaintValues(Input::kNormal, 256, 192, 3, ElementType::kBf16));

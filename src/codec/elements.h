@@ -10,6 +10,11 @@
 
 namespace lynx {
 
+// The nearest integer, ties to even, of |x| < 2^22: adding 1.5 * 2^23 leaves it in the low mantissa bits.
+inline int NearestInteger(float x) {
+  return std::bit_cast<std::int32_t>(x + 12582912.0f) - std::bit_cast<std::int32_t>(12582912.0f);
+}
+
 // --- nested ---
 
 inline constexpr int kNestedBits = 8;  // of n, anchor and residual together
@@ -44,25 +49,21 @@ inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, 
   return {offset_code, std::uint8_t(std::clamp(width, 1, 256) - 1)};
 }
 
-inline int NestedQuantize(float value, float low, float inverse_cell) {
-  const float position = (value - low) * inverse_cell;
-  const float above = position > 0.0f ? position : 0.0f;
-  return int(above < 255.0f ? above : 255.0f);
-}
-// What an unknown rest of `bits` bits of n adds on average.
+// What an unknown rest of `bits` bits of n adds on average; the centre of the cells that begin with n = 0.
 inline float NestedHalf(int bits) { return 0.5f * float(1 << bits); }
-// The centre of the cells of which n is the first.
-inline float NestedCentre(int n, float half, float low, float cell) { return low + (float(n) + half) * cell; }
+inline float NestedFirst(float low, float half, float cell) { return low + half * cell; }
+// The number of the cell whose centre is nearest; first: that of cell 0.
+inline int NestedQuantize(float value, float first, float inverse_cell) {
+  const float position = (value - first) * inverse_cell;
+  const float above = position > 0.0f ? position : 0.0f;
+  return NearestInteger(above < 255.0f ? above : 255.0f);
+}
+inline float NestedCentre(int n, float first, float cell) { return first + float(n) * cell; }
 
 // --- int8, int4 ---
 
 inline std::uint16_t IntegerStepOf(float magnitude, float greatest_code) { return F16Up(magnitude / greatest_code); }
 inline float IntegerInverse(float step) { return step > 0.0f ? 1.0f / step : 0.0f; }
-
-// The nearest integer, ties to even, of |x| < 2^22: adding 1.5 * 2^23 leaves it in the low mantissa bits.
-inline int NearestInteger(float x) {
-  return std::bit_cast<std::int32_t>(x + 12582912.0f) - std::bit_cast<std::int32_t>(12582912.0f);
-}
 
 // A nibble as a signed number.
 inline int SignedNibble(int nibble) { return (nibble ^ 8) - 8; }

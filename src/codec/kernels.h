@@ -38,14 +38,18 @@ struct CodecKernels {
   // Per token: the greatest magnitude of its row; NaN when BF16 rows hold one.
   void (*token_magnitudes)(ConstRows rows, int tokens, int channels, float* magnitudes);
 
-  // nested, one chunk, per channel. For the encoder: its range -> offset and width, and low and 1 / cell (or 0).
+  // nested, per channel. The range of a page -> its scalars (FP16) at `halfs`: base of all channels, then unit.
+  void (*nested_page)(const float* least, const float* greatest, int channels, std::byte* halfs);
+  // FP16 numbers, all finite -> floats; false: one is not finite.
+  bool (*floats_of_halfs)(const std::byte* halfs, int count, float* floats);
+  // Of a chunk, for the encoder: its range -> offset and width, and the centre of cell 0 and 1 / cell (or 0).
   void (*nested_scales)(const float* base, const float* unit, const float* least, const float* greatest, int channels,
-                        std::byte* offset, std::byte* width, float* low, float* inverse_cell);
+                        std::byte* offset, std::byte* width, float* first, float* inverse_cell);
   // For the decoder: offset and width -> low and cell.
   void (*nested_grid)(const float* base, const float* unit, const std::byte* offset, const std::byte* width,
                       int channels, float* low, float* cell);
   // Writes the code rows (page_parts.h) of anchor and residual, anchor_bits and 8 - anchor_bits wide.
-  void (*nested_quantize)(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+  void (*nested_quantize)(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                           const float* inverse_cell, std::byte* anchor, std::byte* residual);
   // residual is null when only the anchor is at hand.
   void (*nested_reconstruct)(const std::byte* anchor, const std::byte* residual, int tokens, int channels,

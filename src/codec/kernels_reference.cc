@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/float16.h"
 #include "codec/elements.h"
 #include "codec/kernels.h"
@@ -64,14 +65,28 @@ void TokenMagnitudes(ConstRows rows, int tokens, int channels, float* magnitudes
   }
 }
 
+void NestedPage(const float* least, const float* greatest, int channels, std::byte* halfs) {
+  for (int c = 0; c < channels; ++c) {
+    const NestedPageScale scale = NestedPageScaleOf(least[c], greatest[c]);
+    StoreLittle(scale.base, halfs + 2 * c);
+    StoreLittle(scale.unit, halfs + 2 * (channels + c));
+  }
+}
+
+bool FloatsOfHalfs(const std::byte* halfs, int count, float* floats) {
+  for (int i = 0; i < count; ++i) floats[i] = LoadF16(halfs + 2 * i);
+  return AllF16Finite(halfs, count);
+}
+
 void NestedScales(const float* base, const float* unit, const float* least, const float* greatest, int channels,
-                  std::byte* offset, std::byte* width, float* low, float* inverse_cell) {
+                  std::byte* offset, std::byte* width, float* first, float* inverse_cell) {
   for (int c = 0; c < channels; ++c) {
     const NestedChunkScale scale = NestedChunkScaleOf(base[c], unit[c], least[c], greatest[c]);
     offset[c] = std::byte(scale.offset);
     width[c] = std::byte(scale.width);
-    low[c] = NestedLow(base[c], unit[c], scale.offset);
-    inverse_cell[c] = NestedInverse(NestedCell(unit[c], scale.width));
+    const float cell = NestedCell(unit[c], scale.width);
+    first[c] = NestedFirst(NestedLow(base[c], unit[c], scale.offset), NestedHalf(0), cell);
+    inverse_cell[c] = NestedInverse(cell);
   }
 }
 
@@ -83,14 +98,14 @@ void NestedGrid(const float* base, const float* unit, const std::byte* offset, c
   }
 }
 
-void NestedQuantizeRows(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+void NestedQuantizeRows(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                         const float* inverse_cell, std::byte* anchor, std::byte* residual) {
   const int rest = kNestedBits - anchor_bits;
   std::memset(anchor, 0, CodeRowBytes(tokens, channels, anchor_bits));
   std::memset(residual, 0, CodeRowBytes(tokens, channels, rest));
   for (int channel = 0; channel < channels; ++channel) {
     for (int token = 0; token < tokens; ++token) {
-      const int n = NestedQuantize(ValueAt(rows, token, channel), low[channel], inverse_cell[channel]);
+      const int n = NestedQuantize(ValueAt(rows, token, channel), first[channel], inverse_cell[channel]);
       PutCode(anchor, tokens, channels, anchor_bits, token, channel, n >> rest);
       PutCode(residual, tokens, channels, rest, token, channel, n & ((1 << rest) - 1));
     }
@@ -104,8 +119,8 @@ void NestedReconstructRows(const std::byte* anchor, const std::byte* residual, i
     for (int token = 0; token < tokens; ++token) {
       int n = GetCode(anchor, tokens, channels, anchor_bits, token, channel) << rest;
       if (residual != nullptr) n |= GetCode(residual, tokens, channels, rest, token, channel);
-      const float half = NestedHalf(residual != nullptr ? 0 : rest);
-      SetValue(NestedCentre(n, half, low[channel], cell[channel]), rows, token, channel);
+      const float first = NestedFirst(low[channel], NestedHalf(residual != nullptr ? 0 : rest), cell[channel]);
+      SetValue(NestedCentre(n, first, cell[channel]), rows, token, channel);
     }
   }
 }
@@ -134,8 +149,8 @@ void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, in
 
 const CodecKernels& ReferenceKernels() {
   static constexpr CodecKernels kKernels = {
-      "reference",        ChannelRanges,         TokenMagnitudes,     NestedScales,           NestedGrid,
-      NestedQuantizeRows, NestedReconstructRows, IntegerQuantizeRows, IntegerReconstructRows,
+      "reference", ChannelRanges,      TokenMagnitudes,       NestedPage,          FloatsOfHalfs,          NestedScales,
+      NestedGrid,  NestedQuantizeRows, NestedReconstructRows, IntegerQuantizeRows, IntegerReconstructRows,
   };
   return kKernels;
 }

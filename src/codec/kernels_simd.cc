@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "base/bytes.h"
 #include "base/float16.h"
 #include "codec/elements.h"
 #include "codec/page_parts.h"
@@ -42,12 +43,16 @@ HWY_INLINE hn::Vec<Floats> LoadValues(const std::uint16_t* from) {
 HWY_INLINE float LoadValue(const float* from) { return *from; }
 HWY_INLINE float LoadValue(const std::uint16_t* from) { return Bf16ToFloat(*from); }
 HWY_INLINE void StoreValues(hn::Vec<Floats> values, float* to) { hn::StoreU(values, Floats(), to); }
-HWY_INLINE void StoreValues(hn::Vec<Floats> values, std::uint16_t* to) {
+// The upper halves are BF16; of finite values, so that rounding needs no look at NaN.
+HWY_INLINE hn::Vec<Words> Rounded(hn::Vec<Floats> values) {
   const Words words;
-  const auto bits = hn::BitCast(words, values);  // finite, so that rounding needs no look at NaN
-  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(even, hn::Set(words, 0x7fff))));
-  hn::StoreU(hn::DemoteTo(Halfs(), hn::BitCast(Integers(), rounded)), Halfs(), to);
+  const auto bits = hn::BitCast(words, values);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+  return hn::Add(hn::Add(bits, hn::Set(words, 0x7fff)), odd);
+}
+HWY_INLINE void StoreValues(hn::Vec<Floats> values, std::uint16_t* to) {
+  const auto rounded = hn::BitCast(Integers(), hn::ShiftRight<16>(Rounded(values)));
+  hn::StoreU(hn::DemoteTo(Halfs(), rounded), Halfs(), to);
 }
 HWY_INLINE void StoreValue(float value, float* to) { *to = value; }
 HWY_INLINE void StoreValue(float value, std::uint16_t* to) { *to = FloatToBf16(value); }
@@ -95,11 +100,14 @@ HWY_INLINE std::int16_t KeyOf(std::int16_t bits) { return std::int16_t(bits ^ ((
 HWY_INLINE float OfKey(std::int16_t key) { return Bf16ToFloat(std::uint16_t(KeyOf(key))) + 0.0f; }
 
 // The extremes of up to four rows join those of the rows before.
-void JoinKeys(const std::int16_t* const (&row)[4], int channels, std::int16_t* least, std::int16_t* greatest) {
+// Memory is slower than this, and rows are short: the `ahead` rows behind them are asked for meanwhile.
+void JoinKeys(const std::int16_t* const (&row)[4], std::ptrdiff_t ahead, int channels, std::int16_t* least,
+              std::int16_t* greatest) {
   const Keys keys;
   const int lanes = int(hn::Lanes(keys));
   int c = 0;
   for (; c + lanes <= channels; c += lanes) {
+    for (const std::int16_t* each : row) __builtin_prefetch(reinterpret_cast<const char*>(each + c) + ahead);
     const auto a = KeysOf(hn::LoadU(keys, row[0] + c)), b = KeysOf(hn::LoadU(keys, row[1] + c));
     const auto d = KeysOf(hn::LoadU(keys, row[2] + c)), e = KeysOf(hn::LoadU(keys, row[3] + c));
     const auto low = hn::Min(hn::Min(a, b), hn::Min(d, e)), high = hn::Max(hn::Max(a, b), hn::Max(d, e));
@@ -117,13 +125,13 @@ void JoinKeys(const std::int16_t* const (&row)[4], int channels, std::int16_t* l
 void Bf16Ranges(ConstRows rows, int tokens, int channels, float* least, float* greatest) {
   for (int first = 0; first < channels; first += kBlock) {
     const int count = std::min(kBlock, channels - first);
-    std::int16_t low[kBlock], high[kBlock];
+    alignas(64) std::int16_t low[kBlock], high[kBlock];
     std::fill_n(low, count, std::int16_t{INT16_MAX});
     std::fill_n(high, count, std::int16_t{INT16_MIN});
     for (int token = 0; token < tokens; token += 4) {
       const std::int16_t* row[4];
       for (int i = 0; i < 4; ++i) row[i] = RowAs<std::int16_t>(rows, std::min(token + i, tokens - 1), first);
-      JoinKeys(row, count, low, high);
+      JoinKeys(row, 4 * rows.stride, count, low, high);
     }
     for (int c = 0; c < count; ++c) {
       least[first + c] = OfKey(low[c]);
@@ -245,14 +253,112 @@ HWY_INLINE void SplitCodes(const std::uint8_t* joined, const PieceRow& piece, in
 
 // ---- nested ----
 
+// FP16 numbers without their sign -> floats.
+HWY_INLINE hn::Vec<Floats> FloatsOf(hn::Vec<Words> halfs) {
+  const Words words;
+  const auto normal = hn::Add(hn::ShiftLeft<13>(halfs), hn::Set(words, 0x38000000));
+  const auto tiny = hn::Mul(hn::ConvertTo(Floats(), hn::BitCast(Integers(), halfs)), hn::Set(Floats(), 0x1p-24f));
+  const auto is_tiny = hn::Lt(hn::BitCast(Integers(), halfs), hn::Set(Integers(), 0x400));
+  return hn::IfThenElse(hn::RebindMask(Floats(), is_tiny), tiny, hn::BitCast(Floats(), normal));
+}
+
+bool FloatsOfHalfs(const std::byte* halfs, int count, float* floats) {
+  const Words words;
+  const int lanes = int(hn::Lanes(words));
+  auto greatest = hn::Zero(words);
+  int i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto bits = hn::PromoteTo(words, hn::LoadU(Halfs(), reinterpret_cast<const std::uint16_t*>(halfs + 2 * i)));
+    const auto magnitudes = hn::And(bits, hn::Set(words, 0x7fff));
+    const auto signs = hn::ShiftLeft<16>(hn::AndNot(hn::Set(words, 0x7fff), bits));
+    greatest = hn::Max(greatest, magnitudes);
+    hn::StoreU(hn::Or(FloatsOf(magnitudes), hn::BitCast(Floats(), signs)), Floats(), floats + i);
+  }
+  for (int j = i; j < count; ++j) floats[j] = LoadF16(halfs + 2 * j);
+  return hn::GetLane(hn::MaxOfLanes(words, greatest)) < 0x7c00 && AllF16Finite(halfs + 2 * i, count - i);
+}
+
+// F16Down and F16Up (rounding.h).
+template <bool up>
+HWY_INLINE hn::Vec<Words> HalfsOf(hn::Vec<Floats> values) {
+  const Words words;
+  const Integers integers;
+  const auto bits = hn::BitCast(words, values);
+  const auto magnitudes = hn::And(bits, hn::Set(words, 0x7fffffff));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitudes), hn::Set(words, 1));
+  // 0xfff rounds; the exponent's bias falls from 127 to 15.
+  const auto normal =
+      hn::ShiftRight<13>(hn::Add(hn::Add(magnitudes, odd), hn::Set(words, std::uint32_t(0xfff - 0x38000000))));
+  // Adding 0.5 aligns the mantissa of what is subnormal as FP16.
+  const auto aligned = hn::Add(hn::BitCast(Floats(), magnitudes), hn::Set(Floats(), 0.5f));
+  const auto tiny = hn::Sub(hn::BitCast(words, aligned), hn::Set(words, 0x3f000000));
+  const auto is_tiny = hn::Lt(hn::BitCast(integers, magnitudes), hn::Set(integers, 0x38800000));
+  const auto nearest = hn::IfThenElse(hn::RebindMask(words, is_tiny), tiny, normal);
+  // One step outwards where rounding to nearest went the other way.
+  const auto sign = hn::AndNot(hn::Set(words, 0x7fffffff), bits);
+  const auto back = hn::Or(FloatsOf(nearest), hn::BitCast(Floats(), sign));
+  const auto wrong = hn::RebindMask(words, up ? hn::Lt(back, values) : hn::Gt(back, values));
+  const auto minus_one = hn::Set(words, 0xffffffff), one = hn::Set(words, 1);
+  const auto is_negative = hn::Ne(sign, hn::Zero(words));
+  const auto step = up ? hn::IfThenElse(is_negative, minus_one, one) : hn::IfThenElse(is_negative, one, minus_one);
+  return hn::Or(hn::Add(nearest, hn::IfThenElseZero(wrong, step)), hn::ShiftRight<16>(sign));
+}
+
+void NestedPage(const float* least, const float* greatest, int channels, std::byte* halfs) {
+  const Floats floats;
+  const int lanes = int(hn::Lanes(floats));
+  const auto store = [](hn::Vec<Words> words, std::byte* to) {
+    hn::StoreU(hn::DemoteTo(Halfs(), hn::BitCast(Integers(), words)), Halfs(), reinterpret_cast<std::uint16_t*>(to));
+  };
+  int c = 0;
+  for (; c + lanes <= channels; c += lanes) {
+    const auto base = HalfsOf<false>(hn::LoadU(floats, least + c));
+    const auto sign = hn::ShiftLeft<16>(hn::And(base, hn::Set(Words(), 0x8000)));
+    const auto low = hn::Or(FloatsOf(hn::And(base, hn::Set(Words(), 0x7fff))), hn::BitCast(floats, sign));
+    const auto range = hn::Sub(hn::LoadU(floats, greatest + c), low);
+    store(base, halfs + 2 * c);
+    store(HalfsOf<true>(hn::Div(range, hn::Set(floats, 255.0f))), halfs + 2 * (channels + c));
+  }
+  for (; c < channels; ++c) {
+    const NestedPageScale scale = NestedPageScaleOf(least[c], greatest[c]);
+    StoreLittle(scale.base, halfs + 2 * c);
+    StoreLittle(scale.unit, halfs + 2 * (channels + c));
+  }
+}
+
 void NestedScales(const float* base, const float* unit, const float* least, const float* greatest, int channels,
-                  std::byte* offset, std::byte* width, float* low, float* inverse_cell) {
-  for (int c = 0; c < channels; ++c) {
+                  std::byte* offset, std::byte* width, float* first, float* inverse_cell) {
+  const Floats floats;
+  const Integers integers;
+  const int lanes = int(hn::Lanes(floats));
+  const auto zero = hn::Zero(floats), one = hn::Set(floats, 1.0f), last = hn::Set(floats, 255.0f);
+  int c = 0;
+  for (; c + lanes <= channels; c += lanes) {
+    const auto bases = hn::LoadU(floats, base + c), units = hn::LoadU(floats, unit + c);
+    const auto some = hn::Gt(units, zero);  // of the others all numbers become 0
+    const auto divisor = hn::IfThenElse(some, units, one);
+    const auto units_below = hn::Min(hn::Div(hn::Sub(hn::LoadU(floats, least + c), bases), divisor), last);
+    const auto offsets = hn::ConvertTo(integers, hn::IfThenElseZero(some, units_below));
+    const auto lows = hn::Add(bases, hn::Mul(hn::ConvertTo(floats, offsets), units));
+    const auto end = hn::Div(hn::Sub(hn::LoadU(floats, greatest + c), lows), divisor);
+    const auto whole = hn::ConvertTo(floats, hn::ConvertTo(integers, end));
+    const auto ceiling = hn::Add(whole, hn::IfThenElseZero(hn::Lt(whole, end), one));
+    const auto cells = hn::Min(hn::Max(ceiling, one), hn::Set(floats, 256.0f));
+    const auto widths = hn::IfThenElseZero(some, hn::Sub(cells, one));
+    const auto cell = hn::Mul(hn::Mul(hn::Add(widths, one), units), hn::Set(floats, 1 / kNestedCells));
+    const auto inverse = hn::Div(one, hn::IfThenElse(some, cell, one));
+    hn::StoreU(hn::DemoteTo(Codes(), offsets), Codes(), AsBytes(offset + c));
+    hn::StoreU(hn::DemoteTo(Codes(), hn::ConvertTo(integers, widths)), Codes(), AsBytes(width + c));
+    hn::StoreU(hn::Add(lows, hn::Mul(hn::Set(floats, NestedHalf(0)), cell)), floats, first + c);
+    hn::StoreU(hn::IfThenElseZero(some, inverse), floats, inverse_cell + c);
+  }
+  for (; c < channels; ++c) {
     const NestedChunkScale scale = NestedChunkScaleOf(base[c], unit[c], least[c], greatest[c]);
     offset[c] = std::byte(scale.offset);
     width[c] = std::byte(scale.width);
-    low[c] = NestedLow(base[c], unit[c], scale.offset);
-    inverse_cell[c] = NestedInverse(NestedCell(unit[c], scale.width));
+    const float cell = NestedCell(unit[c], scale.width);
+    first[c] = NestedFirst(NestedLow(base[c], unit[c], scale.offset), NestedHalf(0), cell);
+    inverse_cell[c] = NestedInverse(cell);
   }
 }
 
@@ -278,49 +384,120 @@ void NestedGrid(const float* base, const float* unit, const std::byte* offset, c
   }
 }
 
+// What the rows of a block of channels share. BF16 rows are handled as words of two channels, which takes no shuffles,
+// where there are twice as many channels as lanes: of such a group the even channels' numbers come first.
 template <typename T>
-HWY_INLINE void NestedRow(const T* row, int count, const float* low, const float* inverse_cell, std::uint8_t* n) {
-  const Floats floats;
-  const int lanes = int(hn::Lanes(floats));
-  int c = 0;
-  for (; c + lanes <= count; c += lanes) {
-    const auto above = hn::Sub(LoadValues(row + c), hn::LoadU(floats, low + c));
-    const auto position = hn::Mul(above, hn::LoadU(floats, inverse_cell + c));
-    const auto clamped = hn::Min(hn::Max(position, hn::Zero(floats)), hn::Set(floats, 255.0f));
-    hn::StoreU(hn::DemoteTo(Codes(), hn::ConvertTo(Integers(), clamped)), Codes(), n + c);
+class ChannelScales {
+ public:
+  static constexpr bool kPairs = sizeof(T) == 2 && HWY_TARGET != HWY_SCALAR;
+
+  // value = first + n * scale, or n = (value - first) * scale.
+  ChannelScales(const float* first, const float* scale, int count) : count_(count) {
+    std::copy_n(first, count, first_);
+    std::copy_n(scale, count, scale_);
+    if constexpr (kPairs) {
+      const int lanes = int(hn::Lanes(Floats()));
+      for (; paired_ + 2 * lanes <= count; paired_ += 2 * lanes) {
+        for (float* group : {first_ + paired_, scale_ + paired_}) {
+          auto even = hn::Undefined(Floats()), odd = hn::Undefined(Floats());
+          hn::LoadInterleaved2(Floats(), group, even, odd);
+          hn::StoreU(even, Floats(), group);
+          hn::StoreU(odd, Floats(), group + lanes);
+        }
+      }
+    }
   }
-  for (; c < count; ++c) n[c] = std::uint8_t(NestedQuantize(LoadValue(row + c), low[c], inverse_cell[c]));
-}
+
+  HWY_INLINE void Quantize(const T* row, std::uint8_t* n) const {
+    int c = 0;
+    if constexpr (kPairs) {
+      for (; c < paired_; c += 2 * int(hn::Lanes(Floats()))) QuantizePairs(row + c, c, n + c);
+    }
+    const Floats floats;
+    const int lanes = int(hn::Lanes(floats));
+    for (; c + lanes <= count_; c += lanes) {
+      const auto position = Position(LoadValues(row + c), c);
+      const auto clamped = hn::Min(hn::Max(position, hn::Zero(floats)), hn::Set(floats, 255.0f));
+      const auto moved = hn::BitCast(Integers(), hn::Add(clamped, hn::Set(floats, kMagic)));
+      const auto nearest = hn::Sub(moved, hn::BitCast(Integers(), hn::Set(floats, kMagic)));
+      hn::StoreU(hn::DemoteTo(Codes(), nearest), Codes(), n + c);
+    }
+    for (; c < count_; ++c) n[c] = std::uint8_t(NestedQuantize(LoadValue(row + c), first_[c], scale_[c]));
+  }
+
+  HWY_INLINE void Reconstruct(const std::uint8_t* n, T* row) const {
+    int c = 0;
+    if constexpr (kPairs) {
+      for (; c < paired_; c += 2 * int(hn::Lanes(Floats()))) ReconstructPairs(n + c, c, row + c);
+    }
+    const int lanes = int(hn::Lanes(Floats()));
+    for (; c + lanes <= count_; c += lanes) {
+      StoreValues(Centre(hn::PromoteTo(Integers(), hn::LoadU(Codes(), n + c)), c), row + c);
+    }
+    for (; c < count_; ++c) StoreValue(NestedCentre(n[c], first_[c], scale_[c]), row + c);
+  }
+
+ private:
+  static constexpr float kMagic = 12582912.0f;  // NearestInteger: the integer is in the low bits of the sum
+
+  HWY_INLINE hn::Vec<Floats> Position(hn::Vec<Floats> values, int at) const {
+    return hn::Mul(hn::Sub(values, hn::LoadU(Floats(), first_ + at)), hn::LoadU(Floats(), scale_ + at));
+  }
+  HWY_INLINE hn::Vec<Floats> Centre(hn::Vec<Integers> n, int at) const {
+    const auto above = hn::Mul(hn::ConvertTo(Floats(), n), hn::LoadU(Floats(), scale_ + at));
+    return hn::Add(hn::LoadU(Floats(), first_ + at), above);
+  }
+
+#if HWY_TARGET != HWY_SCALAR
+  // Positions of BF16 values lie within -2 … 258, so that saturation clamps them.
+  HWY_INLINE void QuantizePairs(const std::uint16_t* row, int at, std::uint8_t* n) const {
+    const Floats floats;
+    const Words words;
+    const auto pairs = hn::BitCast(words, hn::LoadU(hn::Repartition<std::uint16_t, Words>(), row));
+    const auto even = hn::BitCast(floats, hn::ShiftLeft<16>(pairs));
+    const auto odd = hn::BitCast(floats, hn::And(pairs, hn::Set(words, 0xffff0000)));
+    const auto magic = hn::Set(floats, kMagic);
+    const auto even_n = hn::BitCast(words, hn::Add(Position(even, at), magic));
+    const auto odd_n = hn::BitCast(words, hn::Add(Position(odd, at + int(hn::Lanes(floats))), magic));
+    const auto both = hn::OddEven(hn::BitCast(Keys(), hn::ShiftLeft<16>(odd_n)), hn::BitCast(Keys(), even_n));
+    const hn::Rebind<std::uint8_t, Keys> codes;
+    hn::StoreU(hn::DemoteTo(codes, both), codes, n);
+  }
+
+  HWY_INLINE void ReconstructPairs(const std::uint8_t* n, int at, std::uint16_t* row) const {
+    const Words words;
+    const auto pairs = hn::PromoteTo(words, hn::LoadU(Halfs(), reinterpret_cast<const std::uint16_t*>(n)));
+    const auto even = hn::BitCast(Integers(), hn::And(pairs, hn::Set(words, 0xff)));
+    const auto odd = hn::BitCast(Integers(), hn::ShiftRight<8>(pairs));
+    const auto low = hn::ShiftRight<16>(Rounded(Centre(even, at)));
+    const auto high = Rounded(Centre(odd, at + int(hn::Lanes(words))));
+    const hn::Repartition<std::uint16_t, Words> halfs;
+    hn::StoreU(hn::OddEven(hn::BitCast(halfs, high), hn::BitCast(halfs, low)), halfs, row);
+  }
+#endif
+
+  int count_;
+  int paired_ = 0;  // channels in groups
+  alignas(64) float first_[kBlock];
+  alignas(64) float scale_[kBlock];
+};
 
 template <typename T>
-HWY_INLINE void CentreRow(const std::uint8_t* n, int count, float half, const float* low, const float* cell, T* row) {
-  const Floats floats;
-  const int lanes = int(hn::Lanes(floats));
-  const auto halfs = hn::Set(floats, half);
-  int c = 0;
-  for (; c + lanes <= count; c += lanes) {
-    const auto first = hn::ConvertTo(floats, hn::PromoteTo(Integers(), hn::LoadU(Codes(), n + c)));
-    const auto above = hn::Mul(hn::Add(first, halfs), hn::LoadU(floats, cell + c));
-    StoreValues(hn::Add(hn::LoadU(floats, low + c), above), row + c);
-  }
-  for (; c < count; ++c) StoreValue(NestedCentre(n[c], half, low[c], cell[c]), row + c);
-}
-
-template <typename T>
-void NestedQuantizeAs(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+void NestedQuantizeAs(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                       const float* inverse_cell, std::byte* anchor, std::byte* residual) {
   const int rest = kNestedBits - anchor_bits;
-  for (int first = 0; first < channels; first += kBlock) {
-    const int count = std::min(kBlock, channels - first);
+  for (int begin = 0; begin < channels; begin += kBlock) {
+    const int count = std::min(kBlock, channels - begin);
+    const ChannelScales<T> scales(first + begin, inverse_cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
-      std::uint8_t n[kBlock];
-      NestedRow(RowAs<T>(rows, token, first), count, low + first, inverse_cell + first, n);
+      alignas(64) std::uint8_t n[kBlock];
+      scales.Quantize(RowAs<T>(rows, token, begin), n);
       PieceRows pieces;
       AddPieces(tokens, channels, anchor_bits, rest, token, &pieces);
       const int anchor_pieces = pieces.count;
       AddPieces(tokens, channels, rest, 0, token, &pieces);
       for (int i = 0; i < pieces.count; ++i) {
-        std::byte* to = (i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + first;
+        std::byte* to = (i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + begin;
         SplitCodes(n, pieces.rows[i], count, AsBytes(to));
       }
     }
@@ -332,8 +509,11 @@ void NestedReconstructAs(const std::byte* anchor, const std::byte* residual, int
                          const float* low, const float* cell, Rows rows) {
   const int rest = kNestedBits - anchor_bits;
   const float half = NestedHalf(residual != nullptr ? 0 : rest);
-  for (int first = 0; first < channels; first += kBlock) {
-    const int count = std::min(kBlock, channels - first);
+  for (int begin = 0; begin < channels; begin += kBlock) {
+    const int count = std::min(kBlock, channels - begin);
+    float first[kBlock];
+    for (int c = 0; c < count; ++c) first[c] = NestedFirst(low[begin + c], half, cell[begin + c]);
+    const ChannelScales<T> scales(first, cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
       PieceRows pieces;
       AddPieces(tokens, channels, anchor_bits, rest, token, &pieces);
@@ -341,19 +521,19 @@ void NestedReconstructAs(const std::byte* anchor, const std::byte* residual, int
       if (residual != nullptr) AddPieces(tokens, channels, rest, 0, token, &pieces);
       const std::uint8_t* from[4] = {};
       for (int i = 0; i < pieces.count; ++i) {
-        from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + first);
+        from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + begin);
       }
-      std::uint8_t n[kBlock];
+      alignas(64) std::uint8_t n[kBlock];
       JoinCodes(from, pieces, count, n);
-      CentreRow(n, count, half, low + first, cell + first, RowAs<T>(rows, token, first));
+      scales.Reconstruct(n, RowAs<T>(rows, token, begin));
     }
   }
 }
 
-void NestedQuantizeRows(ConstRows rows, int tokens, int channels, int anchor_bits, const float* low,
+void NestedQuantizeRows(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                         const float* inverse_cell, std::byte* anchor, std::byte* residual) {
   const auto quantize = rows.type == ElementType::kBf16 ? NestedQuantizeAs<std::uint16_t> : NestedQuantizeAs<float>;
-  quantize(rows, tokens, channels, anchor_bits, low, inverse_cell, anchor, residual);
+  quantize(rows, tokens, channels, anchor_bits, first, inverse_cell, anchor, residual);
 }
 
 void NestedReconstructRows(const std::byte* anchor, const std::byte* residual, int tokens, int channels,
@@ -408,7 +588,7 @@ void IntegerQuantizeAs(ConstRows rows, int tokens, int channels, int bits, const
         IntegerRow(row, count, inverse_steps[token], to);
         continue;
       }
-      std::uint8_t n[kBlock];
+      alignas(64) std::uint8_t n[kBlock];
       IntegerRow(row, count, inverse_steps[token], n);
       SplitCodes(n, {0, token % 2 * 4, 4, 0}, count, to);
     }
@@ -427,7 +607,7 @@ void IntegerReconstructAs(const std::byte* codes, int tokens, int channels, int 
         continue;
       }
       // The nibble in the upper half of a byte is the code times 16; the step takes it back exactly.
-      std::uint8_t n[kBlock];
+      alignas(64) std::uint8_t n[kBlock];
       JoinCodes({from}, {{{0, token % 2 * 4, 4, 4}}, 1}, count, n);
       SignedRow(n, count, steps[token] / 16, row);
     }
@@ -450,8 +630,17 @@ void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, in
 
 const CodecKernels* Table() {
   static const CodecKernels kKernels = {
-      hwy::TargetName(HWY_TARGET), ChannelRanges,         TokenMagnitudes,     NestedScales,           NestedGrid,
-      NestedQuantizeRows,          NestedReconstructRows, IntegerQuantizeRows, IntegerReconstructRows,
+      hwy::TargetName(HWY_TARGET),
+      ChannelRanges,
+      TokenMagnitudes,
+      NestedPage,
+      FloatsOfHalfs,
+      NestedScales,
+      NestedGrid,
+      NestedQuantizeRows,
+      NestedReconstructRows,
+      IntegerQuantizeRows,
+      IntegerReconstructRows,
   };
   return &kKernels;
 }

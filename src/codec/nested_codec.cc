@@ -13,13 +13,15 @@ namespace lynx {
 namespace {
 
 // Payload of stream 0, H channels:
-//   1          recent tokens
+//   2          recent tokens
 //   S H E      elements of the sinks
 //   2 H        base (FP16) per channel
 //   2 H        unit (FP16) per channel
 //   then per chunk: H offset bytes, H width bytes, code rows of the anchors of its plain tokens, of the anchors of its
 //   recent tokens, of the residuals of its recent tokens
 // Payload of stream 1: per chunk the code rows of the residuals of its plain tokens.
+constexpr std::size_t kFixedBytes = 2;
+
 CodecInfo Info(const std::string& spec) {
   CodecInfo info;
   info.name = "nested";
@@ -46,7 +48,7 @@ std::size_t SinkBytes(const PageDims& dims, int sinks) {
 
 ChunkPlace PlaceOf(const PageDims& dims, const Parts& parts, int anchor_bits, int chunk) {
   const std::size_t channels = std::size_t(dims.channels);
-  std::size_t at = 1 + SinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
+  std::size_t at = kFixedBytes + SinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
   for (int i = 0;; ++i) {
     ChunkPlace place;
     place.first = std::clamp(i * kChunkTokens, parts.sinks, dims.tokens);
@@ -75,23 +77,16 @@ struct PageScales {
   float* unit;
 };
 
-// base and unit of the page, whose range is the union of its chunks' ranges.
-void PutPageScales(const float* least, const float* greatest, int chunks, int channels, const PageScales& scales,
-                   std::byte* to) {
-  std::copy_n(least, channels, scales.base);
-  std::copy_n(greatest, channels, scales.unit);
+// The range of a page is the union of its chunks' ranges.
+void JoinRanges(const float* least, const float* greatest, int chunks, int channels, float* page_least,
+                float* page_greatest) {
+  std::copy_n(least, channels, page_least);
+  std::copy_n(greatest, channels, page_greatest);
   for (int chunk = 1; chunk < chunks; ++chunk) {
     for (int c = 0; c < channels; ++c) {
-      scales.base[c] = std::min(scales.base[c], least[chunk * channels + c]);
-      scales.unit[c] = std::max(scales.unit[c], greatest[chunk * channels + c]);
+      page_least[c] = std::min(page_least[c], least[chunk * channels + c]);
+      page_greatest[c] = std::max(page_greatest[c], greatest[chunk * channels + c]);
     }
-  }
-  for (int c = 0; c < channels; ++c) {
-    const NestedPageScale scale = NestedPageScaleOf(scales.base[c], scales.unit[c]);
-    StoreLittle(scale.base, to + 2 * c);
-    StoreLittle(scale.unit, to + 2 * (channels + c));
-    scales.base[c] = F16ToFloat(scale.base);
-    scales.unit[c] = F16ToFloat(scale.unit);
   }
 }
 
@@ -174,13 +169,14 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   const PageScales scales(dims.channels, &scratch);
   float* least = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
   float* greatest = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
-  float* low = scratch.Take<float>(channels);
+  float* first = scratch.Take<float>(channels);  // the page's least, then of a chunk the centre of cell 0
   float* inverse_cell = scratch.Take<float>(channels);
 
   std::byte* to = payloads[0];
-  to[0] = std::byte(parts.recent);
+  StoreLittle(std::uint16_t(parts.recent), to);
   for (int token = 0; token < parts.sinks; ++token) {
-    CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type, to + 1 + SinkBytes(dims, token));
+    CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type,
+                 to + kFixedBytes + SinkBytes(dims, token));
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
@@ -191,18 +187,22 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   // Nobody has looked at the values of BF16 rows before.
   if (rows.type == ElementType::kBf16 &&
       !(AllWithin(least, ranges, kMaxMagnitude) && AllWithin(greatest, ranges, kMaxMagnitude) &&
-        SinksWithin(to + 1, sink_bytes / 2, ElementType::kBf16))) {
+        SinksWithin(to + kFixedBytes, sink_bytes / 2, ElementType::kBf16))) {
     return false;
   }
-  PutPageScales(least, greatest, dims.chunks(), dims.channels, scales, to + 1 + sink_bytes);
+  JoinRanges(least, greatest, dims.chunks(), dims.channels, first, inverse_cell);
+  std::byte* page_scales = to + kFixedBytes + sink_bytes;
+  kernels_.nested_page(first, inverse_cell, dims.channels, page_scales);
+  kernels_.floats_of_halfs(page_scales, dims.channels, scales.base);
+  kernels_.floats_of_halfs(page_scales + 2 * channels, dims.channels, scales.unit);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
     const std::size_t at = std::size_t(chunk) * channels;
     kernels_.nested_scales(scales.base, scales.unit, least + at, greatest + at, dims.channels, to + place.scales,
-                           to + place.scales + channels, low, inverse_cell);
-    kernels_.nested_quantize(rows.From(place.first), place.plain(), dims.channels, anchor_bits, low, inverse_cell,
+                           to + place.scales + channels, first, inverse_cell);
+    kernels_.nested_quantize(rows.From(place.first), place.plain(), dims.channels, anchor_bits, first, inverse_cell,
                              to + place.plain_anchor, payloads[1] + place.plain_residual);
-    kernels_.nested_quantize(rows.From(place.cut), place.recent(), dims.channels, anchor_bits, low, inverse_cell,
+    kernels_.nested_quantize(rows.From(place.cut), place.recent(), dims.channels, anchor_bits, first, inverse_cell,
                              to + place.recent_anchor, to + place.recent_residual);
   }
   const ChunkPlace end = PlaceOf(dims, parts, anchor_bits, dims.chunks());
@@ -213,22 +213,22 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
 
 Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
   Parts parts = PartsOf(dims);
-  if (!payloads[0].empty()) parts.recent = int(payloads[0][0]);
+  if (payloads[0].size() >= kFixedBytes) parts.recent = LoadLittle<std::uint16_t>(payloads[0].data());
+  parts.recent = std::min(parts.recent, parts.coded + 1);  // one too many is refused below
   const ChunkPlace end = PlaceOf(dims, parts, parameters_.anchor_bits, dims.chunks());
   if (parts.coded == 0 || parts.recent > parts.coded || payloads[0].size() != end.scales ||
       (payloads.size() > 1 && payloads[1].size() != end.plain_residual)) {
     return Corrupt("page stream payload does not fit the page's shape");
   }
   const std::size_t sink_elements = std::size_t(parts.sinks) * std::size_t(dims.channels);
-  if (!SinksWithin(payloads[0].data() + 1, sink_elements, dims.element_type)) {
+  if (!SinksWithin(payloads[0].data() + kFixedBytes, sink_elements, dims.element_type)) {
     return Corrupt("page stream has a sink that is not finite or too large");
   }
-  const std::byte* from = payloads[0].data() + 1 + SinkBytes(dims, parts.sinks);
-  if (!AllF16Finite(from, 2 * dims.channels)) return Corrupt("page stream has a scale that is not finite");
+  const std::byte* from = payloads[0].data() + kFixedBytes + SinkBytes(dims, parts.sinks);
   const PageScales scales(dims.channels, &scratch);
-  for (int c = 0; c < dims.channels; ++c) {
-    scales.base[c] = LoadF16(from + 2 * c);
-    scales.unit[c] = LoadF16(from + 2 * (dims.channels + c));
+  if (!kernels_.floats_of_halfs(from, dims.channels, scales.base) ||
+      !kernels_.floats_of_halfs(from + 2 * dims.channels, dims.channels, scales.unit)) {
+    return Corrupt("page stream has a scale that is not finite");
   }
   return Ok();
 }
@@ -247,13 +247,13 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   float* low = scratch.Take<float>(std::size_t(dims.channels));
   float* cell = scratch.Take<float>(std::size_t(dims.channels));
   Parts parts = PartsOf(dims);
-  parts.recent = int(payloads[0][0]);
+  parts.recent = LoadLittle<std::uint16_t>(payloads[0].data());
   const ChunkPlace place = PlaceOf(dims, parts, parameters_.anchor_bits, chunk);
   const int begin = chunk * kChunkTokens;
   const std::byte* from = payloads[0].data();
 
   for (int token = begin; token < place.first; ++token) {
-    CopyElements(from + 1 + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
+    CopyElements(from + kFixedBytes + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
                  rows.From(token - begin).data);
   }
   kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,

@@ -172,7 +172,7 @@ class Nested:
     def decode_page(self, payloads, tokens, heads, head_dim, first_token, element_type, rope):
         channels, sinks = heads * head_dim, min(max(4 - first_token, 0), tokens)
         reader, finer = Reader(payloads[0]), Reader(payloads[1]) if len(payloads) > 1 else None
-        (recent,) = reader.take(1)
+        (recent,) = struct.unpack("<H", reader.take(2))
         assert recent <= tokens - sinks
         rows = [element_values(reader.take(sinks * channels * (4 if element_type == FLOAT32 else 2)), element_type,
                                channels)]
@@ -181,14 +181,14 @@ class Nested:
             offset, width = reader.bytes_(channels), reader.bytes_(channels)
             low, cell = self.grid(base, unit, offset, width)
             n = unpack_codes(reader, cut - first, channels, self.anchor) << self.rest
-            half = F32(2.0 ** (self.rest - 1))
+            start = low + F32(2.0 ** (self.rest - 1)) * cell
             if finer is not None:
                 n |= unpack_codes(finer, cut - first, channels, self.rest)
-                half = F32(0.5)
-            rows.append(low + (n.astype(F32) + half) * cell)
+                start = low + F32(0.5) * cell
+            rows.append(start + n.astype(F32) * cell)
             n = unpack_codes(reader, end - cut, channels, self.anchor) << self.rest
             n |= unpack_codes(reader, end - cut, channels, self.rest)
-            rows.append(low + (n.astype(F32) + F32(0.5)) * cell)
+            rows.append((low + F32(0.5) * cell) + n.astype(F32) * cell)
         assert reader.at == len(reader.data) and (finer is None or finer.at == len(finer.data))
         values = np.vstack(rows)
         rotate(values[sinks:], rope if self.unrope else None, heads, head_dim, sinks, back=False)
@@ -207,7 +207,7 @@ class Nested:
         unit16 = f16_up((x[sinks:].max(axis=0) - base) / F32(255))
         unit = unit16.astype(F32)
         elements = page.element_bits()
-        anchor, residual = bytes([recent]) + elements[: len(elements) // tokens * sinks], b""
+        anchor, residual = struct.pack("<H", recent) + elements[: len(elements) // tokens * sinks], b""
         anchor += base16.tobytes() + unit16.tobytes()
         divisor = np.where(unit > 0, unit, F32(1))
         for first, cut, end in self.pieces(tokens, sinks, recent):
@@ -219,7 +219,8 @@ class Nested:
             width = np.where(unit > 0, width, F32(0)).astype(np.uint8)
             low, cell = self.grid(base, unit, offset, width)
             inverse = np.where(cell > 0, F32(1) / np.where(cell > 0, cell, F32(1)), F32(0)).astype(F32)
-            n = np.clip((part - low) * inverse, F32(0), F32(255)).astype(np.int64)
+            start = low + F32(0.5) * cell
+            n = np.rint(np.clip((part - start) * inverse, F32(0), F32(255))).astype(np.int64)
             a, b, plain = n >> self.rest, n & (1 << self.rest) - 1, cut - first
             anchor += offset.tobytes() + width.tobytes() + pack_codes(a[:plain], self.anchor)
             anchor += pack_codes(a[plain:], self.anchor) + pack_codes(b[plain:], self.rest)
