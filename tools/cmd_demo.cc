@@ -27,7 +27,8 @@ struct DemoFlags {
   std::string bandwidth = "100mbit";
   std::string delay = "1ms";
   std::string json;
-  std::vector<std::string> codecs = {"nested", "paper", "int4", "int8", "raw"};
+  std::string profile;
+  std::vector<std::string> codecs = {"lynx", "nested", "paper", "int4", "int8", "raw"};
   int prompt_tokens = 2048;
   bool raw = false;
   bool no_check = false;
@@ -79,10 +80,19 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
   }
   stage->settings.model = stage->engine->info().model;
   stage->settings.prompt_tokens = int(stage->prompt.size());
-  LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start({"prefill", "--model", flags.engine.model, "--context",
-                                                             std::to_string(flags.engine.context), "--threads",
-                                                             std::to_string(flags.engine.threads), "--listen",
-                                                             "127.0.0.1:0", "--keep", "1"}));
+  std::vector<std::string> prefill = {"prefill",
+                                      "--model",
+                                      flags.engine.model,
+                                      "--context",
+                                      std::to_string(flags.engine.context),
+                                      "--threads",
+                                      std::to_string(flags.engine.threads),
+                                      "--listen",
+                                      "127.0.0.1:0",
+                                      "--keep",
+                                      "1"};
+  if (!flags.profile.empty()) prefill.insert(prefill.end(), {"--profile", flags.profile});
+  LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start(prefill));
   LYNX_ASSIGN_OR_RETURN(stage->link, ChildProcess::Start({"link", "--to", stage->prefill->address(), "--bandwidth",
                                                           flags.bandwidth, "--delay", flags.delay}));
   LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), {}));
@@ -198,6 +208,8 @@ void AddDemoCommand(CLI::App* app, int* exit_code) {
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("CODEC");
+  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
+      ->type_name("FILE");
   flags->answer.AddTo(command);
   command->add_flag("--no-check", flags->no_check, "skip the comparison with decoding without drafts");
   command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");

@@ -20,7 +20,7 @@ struct GenerateFlags {
   std::string prefill;
   std::string prompt_file;
   std::string prompt;
-  std::string codec = "nested";
+  std::string codec = "lynx";
   std::string overlap = "on";
   std::string json;
   std::string congestion_control = "cubic";

@@ -23,7 +23,7 @@ struct DecodeOptions {
 
 struct GenerateRequest {
   std::vector<Token> prompt;
-  std::string codec = "nested";
+  std::string codec = "lynx";
   SamplingOptions sampling;
   int max_new_tokens = 128;
   int max_drafts = 64;

@@ -187,7 +187,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(held.wait(30), 0, held.stderr)
 
     def test_json(self):
-        for codec, streams in (("nested", 2), ("paper", 2), ("int4", 1), ("int8", 1), ("raw", 1)):
+        for codec, streams in (("lynx", 2), ("nested", 2), ("paper", 2), ("int4", 1), ("int8", 1), ("raw", 1)):
             with self.subTest(codec):
                 generate = self.generate("--codec", codec, "--max-tokens", "70", "--check", "--json",
                                          self.path("run.json"))
@@ -207,8 +207,8 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(demo.stderr, "")
         report = check_report(self.path("demo.json"))
         codecs = [(run["codec"].partition(":")[0], run["overlap"]) for run in report["runs"]]
-        self.assertEqual(codecs, [(name, "off") for name in ("nested", "paper", "int4", "int8", "raw")] +
-                         [("nested", "on")])
+        self.assertEqual(codecs, [(name, "off") for name in ("lynx", "nested", "paper", "int4", "int8", "raw")] +
+                         [("lynx", "on")])
         for run in report["runs"]:
             self.assertIs(run["exact"], True, run["codec"])
             self.assertEqual(len(run["tokens"]), 40)
