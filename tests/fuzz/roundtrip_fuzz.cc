@@ -1,0 +1,158 @@
+// Any page through every codec: exact where docs/codec.md says so and within its bounds elsewhere, independent of
+// memory layout, and with one bit flipped an error.
+#include <cmath>
+
+#include "fuzz_page_test.h"
+
+namespace lynx::testing {
+namespace {
+
+// Rows [token][channel].
+struct Rows {
+  std::vector<float> values;
+  int tokens = 0, channels = 0;
+  float At(int token, int channel) const {
+    return values[std::size_t(token) * std::size_t(channels) + std::size_t(channel)];
+  }
+};
+
+struct Range {
+  double least = INFINITY, greatest = -INFINITY;
+  void Add(double value) { least = std::min(least, value), greatest = std::max(greatest, value); }
+  double width() const { return greatest - least; }
+  double magnitude() const { return std::max(std::fabs(least), std::fabs(greatest)); }
+};
+
+Range RangeOf(const Rows& rows, int channel, int begin, int end) {
+  Range range;
+  for (int token = begin; token < end; ++token) range.Add(rows.At(token, channel));
+  return range;
+}
+
+void CheckError(const Rows& rows, const Rows& decoded, int token, int channel, double bound) {
+  LYNX_CHECK(std::fabs(double(decoded.At(token, channel)) - rows.At(token, channel)) <= bound);
+}
+
+// Half a step of the token.
+void CheckInteger(const Rows& rows, const Rows& decoded, double greatest_code) {
+  for (int token = 0; token < rows.tokens; ++token) {
+    double magnitude = 0;
+    for (int c = 0; c < rows.channels; ++c) magnitude = std::max(magnitude, std::fabs(double(rows.At(token, c))));
+    const double step = magnitude / greatest_code * (1 + 0x1p-10) + 0x1p-24;
+    for (int c = 0; c < rows.channels; ++c) CheckError(rows, decoded, token, c, step / 2 + 0x1p-22 * magnitude);
+  }
+}
+
+// What the anchor of one chunk may be off, as a part of its range: the whole range for `paper`, whose levels are far
+// apart at the ends. `unit` is what rounding of metadata adds to the range, in 255ths of the page's.
+void CheckChunks(const Rows& rows, const Rows& decoded, double part) {
+  for (int c = 0; c < rows.channels; ++c) {
+    const Range page = RangeOf(rows, c, 0, rows.tokens);
+    const double unit = (page.width() + std::max(page.magnitude() * 0x1p-10, 0x1p-24)) / 255 * (1 + 0x1p-10) + 0x1p-24;
+    for (int begin = 0; begin < rows.tokens; begin += 32) {
+      const int end = std::min(begin + 32, rows.tokens);
+      const double covered = RangeOf(rows, c, begin, end).width() + 2 * unit;
+      const double bound = covered * part + 0x1p-20 * (page.magnitude() + covered);
+      for (int token = begin; token < end; ++token) CheckError(rows, decoded, token, c, bound);
+    }
+  }
+}
+
+// Half a cell; RoPE spreads it over two channels.
+void CheckLynx(const Rows& rows, const Rows& decoded, const Streams& all, std::size_t count, const FuzzPlace& place) {
+  const int residual_bits = 4 * int(count - 1) / int(all.size() - 1);
+  for (int head = 0; head < place.address.head_count; ++head) {
+    const auto index = LoadLittle<std::int16_t>(all[0].data() + kPageStreamHeaderBytes + 4 + 2 * head);
+    const double step = std::exp2(index / 8.0) * (1 + 0x1p-20);
+    for (int token = 0; token < rows.tokens; ++token) {
+      double magnitude = 0;  // of the head: pairs of channels are rotated together
+      for (int c = 0; c < place.head_dim; ++c) {
+        magnitude = std::max(magnitude, std::fabs(double(rows.At(token, head * place.head_dim + c))));
+      }
+      const double bound = 1.4143 * (step / std::exp2(residual_bits + 1) + 0x1p-21 * magnitude);
+      for (int c = 0; c < place.head_dim; ++c) CheckError(rows, decoded, token, head * place.head_dim + c, bound);
+    }
+  }
+}
+
+void CheckBounds(const std::string& name, const Rows& rows, const Rows& decoded, const Streams& all, std::size_t count,
+                 const FuzzPlace& place) {
+  if (name == "raw") {
+    for (int token = 0; token < rows.tokens; ++token) {
+      for (int c = 0; c < rows.channels; ++c) {
+        CheckError(rows, decoded, token, c, std::fabs(rows.At(token, c)) * 0x1p-8 + 0x1p-133);
+      }
+    }
+  }
+  if (name == "int8") CheckInteger(rows, decoded, 127);
+  if (name == "int4") CheckInteger(rows, decoded, 7);
+  if (name == "nested") CheckChunks(rows, decoded, count == 1 ? 1 / 32.0 : 1 / 512.0);
+  if (name == "lynx") CheckLynx(rows, decoded, all, count, place);
+}
+
+Rows DecodeRows(const Codec& codec, const FuzzPlace& place, const Streams& streams) {
+  const PageMemory page(place.address, place.head_dim, ElementType::kF32);
+  LYNX_CHECK(DecodeInto(codec, streams, std::byte{0x55}, &page).ok());
+  return {page.Values(), place.address.token_count, place.address.head_count * place.head_dim};
+}
+
+// All streams of `lynx` give the same, however many they are and whatever travels early.
+void CheckStreamsDoNotMatter(const FuzzPlace& place, const PageMemory& source, FuzzInput* input) {
+  const std::string bits = "lynx:anchor_bits=" + std::to_string(1.2 + 0.5 * input->Below(6));
+  FuzzPlace other = place;
+  other.tokens_after = input->Below(256) - 1;
+  const Codec& two = CodecFor(bits + ",streams=2", place);
+  const Codec& three = CodecFor(bits + ",streams=3,recent=" + std::to_string(input->Below(8) * 36), place);
+  const Streams whole = EncodePage(two, ViewOf(source, place)).value();
+  const Streams split = EncodePage(three, ViewOf(source, other)).value();
+  const auto is_exact = [](const Streams& streams) { return OpenPageStream(streams[0])->header.exact; };
+  if (is_exact(whole) != is_exact(split)) return;  // at the edge of what coding shortens
+  const auto expected = DecodeRows(two, place, whole).values, values = DecodeRows(three, place, split).values;
+  LYNX_CHECK(std::memcmp(expected.data(), values.data(), 4 * values.size()) == 0);
+}
+
+void CheckFlip(const Codec& codec, const FuzzPlace& place, Streams streams, FuzzInput* input) {
+  std::vector<std::byte>& stream = streams[std::size_t(input->Below(int(streams.size())))];
+  const std::size_t bit = input->Take<std::uint16_t>() % (8 * stream.size());
+  stream[bit / 8] ^= std::byte(1 << bit % 8);
+  const PageMemory page(place.address, place.head_dim, place.type);
+  const auto before = page.bytes();
+  LYNX_CHECK(!DecodeInto(codec, streams, std::byte{0x55}, &page).ok());
+  LYNX_CHECK(page.bytes() == before);
+}
+
+void RoundTrip(FuzzInput input) {
+  const std::string& spec = FuzzSpecs()[std::size_t(input.Below(int(FuzzSpecs().size())))];
+  const FuzzPlace place = TakePlace(&input);
+  const Codec& codec = CodecFor(spec, place);
+  const Layout layout = kLayouts[input.Below(int(std::size(kLayouts)))];
+  FuzzInput choices = input;  // the page's bytes are these too
+  const PageMemory source = TakePage(&input, place, layout);
+  PageMemory dense(place.address, place.head_dim, place.type);
+  dense.Fill(source.Values());
+  const Streams streams = EncodePage(codec, ViewOf(source, place)).value();
+  LYNX_CHECK(EncodePage(codec, ViewOf(dense, place)).value() == streams);
+  CheckFlip(codec, place, streams, &choices);
+  if (codec.info().name == "lynx") CheckStreamsDoNotMatter(place, source, &choices);
+
+  const Rows rows{source.Values(), place.address.token_count, place.address.head_count * place.head_dim};
+  const bool exact = OpenPageStream(streams[0])->header.exact;
+  for (std::size_t count = 1; count <= streams.size(); ++count) {
+    const Streams prefix(streams.begin(), streams.begin() + std::ptrdiff_t(count));
+    if (exact) {
+      const PageMemory page(place.address, place.head_dim, place.type);
+      LYNX_CHECK(DecodeInto(codec, prefix, std::byte{0x55}, &page).ok());
+      LYNX_CHECK(page.Bits() == dense.Bits());
+    } else {
+      CheckBounds(codec.info().name, rows, DecodeRows(codec, place, prefix), streams, count, place);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lynx::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  lynx::testing::RoundTrip(lynx::testing::FuzzInput(data, size));
+  return 0;
+}
