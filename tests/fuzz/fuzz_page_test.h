@@ -82,7 +82,7 @@ inline FuzzPlace TakePlace(FuzzInput* input) {
   place.head_dim = kDims[input->Below(int(std::size(kDims)))];
   const int heads = 1 + input->Below(3);
   // Large enough for every branch, small enough for a thousand pages per second.
-  const int tokens = std::min(kTokens[input->Below(int(std::size(kTokens)))], 4096 / (heads * place.head_dim));
+  const int tokens = std::min(kTokens[input->Below(int(std::size(kTokens)))], 2048 / (heads * place.head_dim));
   place.address = {1, KvKind(input->Below(2)), 3 - heads, heads, kFirst[input->Below(int(std::size(kFirst)))], tokens};
   if (place.head_dim > 1) place.pairing = RopePairing(input->Below(3));
   place.tokens_after = input->Below(128) - 1;
@@ -99,13 +99,15 @@ inline CacheShape ShapeOf(const FuzzPlace& place) {
   return shape;
 }
 
-// Codecs are built once: their tables cost more than a small page.
-inline const Codec& CodecFor(const std::string& spec, const FuzzPlace& place,
-                             const CodecKernels& kernels = PortableKernels()) {
+// With these kernels, or those of MakeCodec. Codecs are built once: their tables cost more than a small page.
+inline const Codec& CodecFor(const std::string& spec, const FuzzPlace& place, const CodecKernels* kernels = nullptr) {
   static std::map<std::tuple<std::string, int, ElementType, RopePairing, const CodecKernels*>, std::unique_ptr<Codec>>
       codecs;
-  auto& codec = codecs[{spec, place.head_dim, place.type, place.pairing, &kernels}];
-  if (codec == nullptr) codec = MustMake(spec, ShapeOf(place), kernels);
+  auto& codec = codecs[{spec, place.head_dim, place.type, place.pairing, kernels}];
+  if (codec == nullptr) {
+    const CacheShape shape = ShapeOf(place);
+    codec = (kernels != nullptr ? MakeCodecWith(*kernels, spec, shape) : MakeCodec(spec, shape)).value();
+  }
   return *codec;
 }
 
@@ -165,7 +167,7 @@ inline Streams TakeStreams(FuzzInput* input, const Codec& codec, const FuzzPlace
   Streams streams = EncodePage(codec, ViewOf(source, place)).value();
   streams.resize(1 + std::size_t(input->Below(int(streams.size()))));
   const std::size_t first = mode == 1 ? 0 : kPageStreamHeaderBytes;  // mode 1: headers too
-  const int cut = int(input->Take<std::int8_t>());  // bytes more or less in one of them; mostly none
+  const int cut = int(input->Take<std::int8_t>());                   // bytes more or less in one of them; mostly none
   if (cut % 8 == 1) {
     auto& stream = streams[std::size_t(cut & 1) % streams.size()];
     stream.resize(std::size_t(std::max<std::int64_t>(0, std::int64_t(stream.size()) + cut / 8)));

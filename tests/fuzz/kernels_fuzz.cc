@@ -5,6 +5,7 @@
 namespace lynx::testing {
 namespace {
 
+// All but the reference.
 const std::vector<const CodecKernels*>& OtherKernels() {
   static const std::vector<const CodecKernels*> kernels{&PortableKernels()};
   return kernels;
@@ -12,10 +13,10 @@ const std::vector<const CodecKernels*>& OtherKernels() {
 
 void CheckDecode(const std::string& spec, const FuzzPlace& place, ElementType type, const Streams& streams) {
   const PageMemory expected(place.address, place.head_dim, type);
-  const Status status = DecodeInto(CodecFor(spec, place, ReferenceKernels()), streams, std::byte{0x55}, &expected);
+  const Status status = DecodeInto(CodecFor(spec, place, &ReferenceKernels()), streams, std::byte{0x55}, &expected);
   for (const CodecKernels* kernels : OtherKernels()) {
     const PageMemory page(place.address, place.head_dim, type);
-    LYNX_CHECK(DecodeInto(CodecFor(spec, place, *kernels), streams, std::byte{0xee}, &page).ToString() ==
+    LYNX_CHECK(DecodeInto(CodecFor(spec, place, kernels), streams, std::byte{0xee}, &page).ToString() ==
                status.ToString());
     LYNX_CHECK(page.bytes() == expected.bytes());
   }
@@ -24,7 +25,7 @@ void CheckDecode(const std::string& spec, const FuzzPlace& place, ElementType ty
 void Compare(FuzzInput input) {
   const std::string& spec = FuzzSpecs()[std::size_t(input.Below(int(FuzzSpecs().size())))];
   const FuzzPlace place = TakePlace(&input);
-  const Codec& reference = CodecFor(spec, place, ReferenceKernels());
+  const Codec& reference = CodecFor(spec, place, &ReferenceKernels());
   const auto target_type = ElementType(input.Below(3));
   if (input.Below(2) != 0) {
     CheckDecode(spec, place, target_type, TakeStreams(&input, reference, place));
@@ -33,7 +34,7 @@ void Compare(FuzzInput input) {
   const PageMemory page = TakePage(&input, place);
   Streams streams = EncodePage(reference, ViewOf(page, place)).value();
   for (const CodecKernels* kernels : OtherKernels()) {
-    LYNX_CHECK(EncodePage(CodecFor(spec, place, *kernels), ViewOf(page, place)).value() == streams);
+    LYNX_CHECK(EncodePage(CodecFor(spec, place, kernels), ViewOf(page, place)).value() == streams);
   }
   for (; !streams.empty(); streams.pop_back()) CheckDecode(spec, place, target_type, streams);
 }

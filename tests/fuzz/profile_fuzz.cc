@@ -8,7 +8,8 @@
 namespace lynx::testing {
 namespace {
 
-// The header of the shape's profile in front of the input's bytes, cut or filled to the right length; or the bytes alone.
+// The header of the shape's profile in front of the input's bytes, cut or filled to the right length; or the bytes
+// alone.
 Profile TakeProfile(FuzzInput* input, const CacheShape& shape) {
   const int mode = input->Below(8);
   LynxProfile rows;

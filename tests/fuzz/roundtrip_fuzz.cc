@@ -43,16 +43,15 @@ void CheckInteger(const Rows& rows, const Rows& decoded, double greatest_code) {
   }
 }
 
-// What the anchor of one chunk may be off, as a part of its range: the whole range for `paper`, whose levels are far
-// apart at the ends. `unit` is what rounding of metadata adds to the range, in 255ths of the page's.
-void CheckChunks(const Rows& rows, const Rows& decoded, double part) {
+// `nested` with so many bits known: half a cell of the chunk's range, to which rounding of metadata adds two units.
+void CheckNested(const Rows& rows, const Rows& decoded, int bits) {
   for (int c = 0; c < rows.channels; ++c) {
     const Range page = RangeOf(rows, c, 0, rows.tokens);
     const double unit = (page.width() + std::max(page.magnitude() * 0x1p-10, 0x1p-24)) / 255 * (1 + 0x1p-10) + 0x1p-24;
     for (int begin = 0; begin < rows.tokens; begin += 32) {
       const int end = std::min(begin + 32, rows.tokens);
       const double covered = RangeOf(rows, c, begin, end).width() + 2 * unit;
-      const double bound = covered * part + 0x1p-20 * (page.magnitude() + covered);
+      const double bound = covered / std::exp2(bits + 1) + 0x1p-20 * (page.magnitude() + covered);
       for (int token = begin; token < end; ++token) CheckError(rows, decoded, token, c, bound);
     }
   }
@@ -86,7 +85,7 @@ void CheckBounds(const std::string& name, const Rows& rows, const Rows& decoded,
   }
   if (name == "int8") CheckInteger(rows, decoded, 127);
   if (name == "int4") CheckInteger(rows, decoded, 7);
-  if (name == "nested") CheckChunks(rows, decoded, count == 1 ? 1 / 32.0 : 1 / 512.0);
+  if (name == "nested") CheckNested(rows, decoded, count == 1 ? 4 : 8);
   if (name == "lynx") CheckLynx(rows, decoded, all, count, place);
 }
 
