@@ -1,23 +1,46 @@
 // Every kernel table against the definition: the same streams from any page, the same page or the same error from any
 // streams.
+#include <cstdio>
+
+#include "codec/lynx_codec.h"
 #include "fuzz_page_test.h"
 
 namespace lynx::testing {
 namespace {
 
-// All but the reference.
-const std::vector<const CodecKernels*>& OtherKernels() {
-  static const std::vector<const CodecKernels*> kernels{&PortableKernels()};
-  return kernels;
+std::unique_ptr<Codec> MakeLynxWith(const LynxKernels& kernels, const std::string& canonical, const CacheShape& shape) {
+  LynxParameters parameters;
+  int unrope = 1;
+  LYNX_CHECK(std::sscanf(canonical.c_str(), "lynx:anchor_bits=%lf,recent=%d,streams=%d,unrope=%d",
+                         &parameters.anchor_bits, &parameters.recent, &parameters.streams, &unrope) == 4);
+  parameters.unrope = unrope != 0;
+  return std::make_unique<LynxCodec>(shape, kernels, parameters, canonical, nullptr);
+}
+
+using Codecs = std::vector<std::unique_ptr<Codec>>;
+
+// One for every table of kernels but the reference.
+const Codecs& OtherCodecs(const std::string& spec, const FuzzPlace& place) {
+  static std::map<std::tuple<std::string, int, ElementType, RopePairing>, Codecs> made;
+  Codecs& codecs = made[{spec, place.head_dim, place.type, place.pairing}];
+  if (!codecs.empty()) return codecs;
+  const CacheShape shape = ShapeOf(place);
+  codecs.push_back(MakeCodecWith(PortableKernels(), spec, shape).value());
+  if (spec.starts_with("lynx")) {
+    static const std::vector<const LynxKernels*> tables = AllSimdLynxKernels();
+    for (const LynxKernels* table : tables) {
+      codecs.push_back(MakeLynxWith(*table, codecs[0]->info().spec, shape));
+    }
+  }
+  return codecs;
 }
 
 void CheckDecode(const std::string& spec, const FuzzPlace& place, ElementType type, const Streams& streams) {
   const PageMemory expected(place.address, place.head_dim, type);
   const Status status = DecodeInto(CodecFor(spec, place, &ReferenceKernels()), streams, std::byte{0x55}, &expected);
-  for (const CodecKernels* kernels : OtherKernels()) {
+  for (const auto& codec : OtherCodecs(spec, place)) {
     const PageMemory page(place.address, place.head_dim, type);
-    LYNX_CHECK(DecodeInto(CodecFor(spec, place, kernels), streams, std::byte{0xee}, &page).ToString() ==
-               status.ToString());
+    LYNX_CHECK(DecodeInto(*codec, streams, std::byte{0xee}, &page).ToString() == status.ToString());
     LYNX_CHECK(page.bytes() == expected.bytes());
   }
 }
@@ -33,8 +56,8 @@ void Compare(FuzzInput input) {
   }
   const PageMemory page = TakePage(&input, place);
   Streams streams = EncodePage(reference, ViewOf(page, place)).value();
-  for (const CodecKernels* kernels : OtherKernels()) {
-    LYNX_CHECK(EncodePage(CodecFor(spec, place, kernels), ViewOf(page, place)).value() == streams);
+  for (const auto& codec : OtherCodecs(spec, place)) {
+    LYNX_CHECK(EncodePage(*codec, ViewOf(page, place)).value() == streams);
   }
   for (; !streams.empty(); streams.pop_back()) CheckDecode(spec, place, target_type, streams);
 }
