@@ -13,8 +13,8 @@
 namespace lynx::testing {
 namespace {
 
-// With three streams, and with everything in the anchor that may be there.
-constexpr const char* kSpecs[] = {"nested", "lynx", "lynx:streams=3,recent=255"};
+// As they are, and with everything that is optional.
+constexpr const char* kSpecs[] = {"nested", "nested:anchor=3,recent=255,unrope=1", "lynx", "lynx:streams=3,recent=255"};
 
 bool IsExact(const Streams& streams) { return OpenPageStream(streams[0])->header.exact; }
 
@@ -340,8 +340,10 @@ TEST(Acceptance, A9OutlierChannels) {
 // Between nodes the handshake compares specs and shapes (src/serve); what slips through is refused page by page.
 TEST(Acceptance, A10OtherParametersAreNamed) {
   const PageAddress address{0, KvKind::kKey, 0, 1, 512, 60};
-  for (const char* spec : {"nested", "lynx", "lynx:anchor_bits=3", "lynx:streams=3", "lynx:unrope=0"}) {
-    for (const char* other : {"nested", "lynx", "lynx:anchor_bits=3", "lynx:streams=3", "lynx:unrope=0", "int8"}) {
+  constexpr const char* kOthers[] = {"nested", "nested:anchor=5",    "nested:recent=0", "nested:unrope=1",
+                                     "lynx",   "lynx:anchor_bits=3", "lynx:streams=3",  "lynx:unrope=0"};
+  for (const char* spec : kOthers) {
+    for (const char* other : kOthers) {
       if (std::string(spec) == other) continue;
       PageMemory source(address, 32, ElementType::kBf16), target(address, 32, ElementType::kBf16);
       source.Fill(PaintValues(Input::kNormal, 60, 32, 4, ElementType::kBf16));

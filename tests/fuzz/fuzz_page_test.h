@@ -54,7 +54,10 @@ inline const std::vector<std::string>& FuzzSpecs() {
                                   "nested",
                                   "lynx",
                                   "lynx:anchor_bits=4.5,streams=3",
-                                  "lynx:anchor_bits=1.2,recent=3,unrope=0"};
+                                  "lynx:anchor_bits=1.2,recent=3,unrope=0",
+                                  "nested:anchor=3,recent=20,unrope=1",
+                                  "nested:anchor=5,recent=0",
+                                  "nested:anchor=6,recent=255"};
     for (const std::string& name : CodecNames()) {
       const auto listed = [&](const std::string& spec) { return spec.substr(0, spec.find(':')) == name; };
       if (std::none_of(list.begin(), list.end(), listed)) list.push_back(name);

@@ -25,7 +25,7 @@ const Codecs& OtherCodecs(const std::string& spec, const FuzzPlace& place) {
   Codecs& codecs = made[{spec, place.head_dim, place.type, place.pairing}];
   if (!codecs.empty()) return codecs;
   const CacheShape shape = ShapeOf(place);
-  codecs.push_back(MakeCodecWith(PortableKernels(), spec, shape).value());
+  for (const CodecKernels* table : AllSimdKernels()) codecs.push_back(MakeCodecWith(*table, spec, shape).value());
   if (spec.starts_with("lynx")) {
     static const std::vector<const LynxKernels*> tables = AllSimdLynxKernels();
     for (const LynxKernels* table : tables) {
