@@ -240,6 +240,27 @@ TEST(Acceptance, A8NonFiniteValuesComeBackBitForBit) {
   }
 }
 
+TEST(Acceptance, A8EveryKernelSeesANanAnywhere) {
+  const PageAddress address{0, KvKind::kValue, 0, 1, 512, 3};
+  for (const std::string& name : CodecNames()) {
+    for (ElementType type : {ElementType::kBf16, ElementType::kF16, ElementType::kF32}) {
+      const CacheShape shape = ShapeFor(1, 17, type);
+      for (std::size_t at = 0; at < 3 * 17; ++at) {
+        auto values = PaintValues(Input::kNormal, 3, 17, 8, type);
+        values[at] = std::numeric_limits<float>::quiet_NaN();
+        PageMemory source(address, 17, type);
+        source.Fill(values);
+        const Streams expected = EncodePage(*MustMake(name, shape, ReferenceKernels()), source.view()).value();
+        EXPECT_TRUE(IsExact(expected)) << name << " " << at;
+        for (const CodecKernels* kernels : AllSimdKernels()) {
+          EXPECT_EQ(EncodePage(*MustMake(name, shape, *kernels), source.view()).value(), expected)
+              << name << " " << at << " " << kernels->name;
+        }
+      }
+    }
+  }
+}
+
 TEST(Acceptance, A8DenormalsAndMinusZeroAreOrdinaryValues) {
   const PageAddress address{0, KvKind::kKey, 0, 1, 512, 64};
   for (const char* spec : kSpecs) {

@@ -60,7 +60,7 @@ void TokenMagnitudes(ConstRows rows, int tokens, int channels, float* magnitudes
     magnitudes[token] = 0.0f;
     for (int channel = 0; channel < channels; ++channel) {
       const float magnitude = std::fabs(ValueAt(rows, token, channel));
-      if (!(magnitude <= magnitudes[token])) magnitudes[token] = magnitude;
+      if (magnitude > magnitudes[token] || std::isnan(magnitude)) magnitudes[token] = magnitude;
     }
   }
 }

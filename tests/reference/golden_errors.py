@@ -137,7 +137,7 @@ def scale_cases(cases):
     for codec in ("int8", "int4"):
         cases.payload(codec, "infinite_step", STEP, 0, lambda payload: put(payload, 0, INFINITE))
         cases.payload(codec, "last_step_not_a_number", STEP, 0, lambda p: put(p, 2 * (TOKENS - 1), NOT_A_NUMBER))
-    base = 1 + 2 * SINKS * CHANNELS
+    base = 2 + 2 * SINKS * CHANNELS
     for codec in ("nested", "nested3"):
         for name, at, new in [("base", 0, MINUS_INFINITE), ("unit", 2 * CHANNELS, INFINITE),
                               ("last_unit", 4 * CHANNELS - 2, NOT_A_NUMBER)]:
