@@ -308,7 +308,8 @@ class ChannelScales {
   }
 
 #if HWY_TARGET != HWY_SCALAR
-  // Positions of BF16 values are at most a few cells outside 0 … 255 (their steps are coarse), so that saturation clamps.
+  // Positions of BF16 values are at most a few cells outside 0 … 255 (their steps are coarse), so that saturation
+  // clamps.
   HWY_INLINE void QuantizePairs(const std::uint16_t* row, int at, std::uint8_t* n) const {
     const Floats floats;
     const Words words;
