@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
@@ -12,59 +11,13 @@
 #include "hwy/highway.h"
 
 #include "base/bytes.h"
-#include "base/float16.h"
 #include "codec/elements.h"
-#include "codec/page_parts.h"
+#include "codec/simd_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lynx {
 namespace HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using Floats = hn::ScalableTag<float>;
-using Words = hn::RebindToUnsigned<Floats>;
-using Integers = hn::RebindToSigned<Floats>;
-using Halfs = hn::Rebind<std::uint16_t, Floats>;  // as many lanes
-using Codes = hn::Rebind<std::uint8_t, Floats>;
-using Bytes = hn::ScalableTag<std::uint8_t>;
-using Keys = hn::ScalableTag<std::int16_t>;
-
-constexpr int kBlock = 1024;  // channels
-
-std::uint8_t* AsBytes(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
-const std::uint8_t* AsBytes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
-
-// Values of one row in memory; T is float or std::uint16_t (BF16).
-HWY_INLINE hn::Vec<Floats> LoadValues(const float* from) { return hn::LoadU(Floats(), from); }
-HWY_INLINE hn::Vec<Floats> LoadValues(const std::uint16_t* from) {
-  return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(Halfs(), from))));
-}
-HWY_INLINE float LoadValue(const float* from) { return *from; }
-HWY_INLINE float LoadValue(const std::uint16_t* from) { return Bf16ToFloat(*from); }
-HWY_INLINE void StoreValues(hn::Vec<Floats> values, float* to) { hn::StoreU(values, Floats(), to); }
-// The upper halves are BF16; of finite values, so that rounding needs no look at NaN.
-HWY_INLINE hn::Vec<Words> Rounded(hn::Vec<Floats> values) {
-  const Words words;
-  const auto bits = hn::BitCast(words, values);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
-  return hn::Add(hn::Add(bits, hn::Set(words, 0x7fff)), odd);
-}
-HWY_INLINE void StoreValues(hn::Vec<Floats> values, std::uint16_t* to) {
-  const auto rounded = hn::BitCast(Integers(), hn::ShiftRight<16>(Rounded(values)));
-  hn::StoreU(hn::DemoteTo(Halfs(), rounded), Halfs(), to);
-}
-HWY_INLINE void StoreValue(float value, float* to) { *to = value; }
-HWY_INLINE void StoreValue(float value, std::uint16_t* to) { *to = FloatToBf16(value); }
-
-template <typename T, typename Byte>
-auto* RowAs(const BasicRows<Byte>& rows, int token, int channel) {
-  if constexpr (std::is_const_v<Byte>) {
-    return reinterpret_cast<const T*>(rows.data + token * rows.stride) + channel;
-  } else {
-    return reinterpret_cast<T*>(rows.data + token * rows.stride) + channel;
-  }
-}
 
 // ---- ranges ----
 
@@ -100,25 +53,20 @@ HWY_INLINE std::int16_t KeyOf(std::int16_t bits) { return std::int16_t(bits ^ ((
 HWY_INLINE float OfKey(std::int16_t key) { return Bf16ToFloat(std::uint16_t(KeyOf(key))) + 0.0f; }
 
 // The extremes of up to four rows join those of the rows before.
-// Memory is slower than this, and rows are short: the `ahead` rows behind them are asked for meanwhile.
-void JoinKeys(const std::int16_t* const (&row)[4], std::ptrdiff_t ahead, int channels, std::int16_t* least,
-              std::int16_t* greatest) {
+// The extremes of a row join those of the rows before.
+HWY_INLINE void JoinKeys(const std::int16_t* row, int channels, std::int16_t* least, std::int16_t* greatest) {
   const Keys keys;
   const int lanes = int(hn::Lanes(keys));
   int c = 0;
   for (; c + lanes <= channels; c += lanes) {
-    for (const std::int16_t* each : row) __builtin_prefetch(reinterpret_cast<const char*>(each + c) + ahead);
-    const auto a = KeysOf(hn::LoadU(keys, row[0] + c)), b = KeysOf(hn::LoadU(keys, row[1] + c));
-    const auto d = KeysOf(hn::LoadU(keys, row[2] + c)), e = KeysOf(hn::LoadU(keys, row[3] + c));
-    const auto low = hn::Min(hn::Min(a, b), hn::Min(d, e)), high = hn::Max(hn::Max(a, b), hn::Max(d, e));
-    hn::StoreU(hn::Min(low, hn::LoadU(keys, least + c)), keys, least + c);
-    hn::StoreU(hn::Max(high, hn::LoadU(keys, greatest + c)), keys, greatest + c);
+    __builtin_prefetch(row + c + kReadAhead);
+    const auto values = KeysOf(hn::LoadU(keys, row + c));
+    hn::StoreU(hn::Min(values, hn::LoadU(keys, least + c)), keys, least + c);
+    hn::StoreU(hn::Max(values, hn::LoadU(keys, greatest + c)), keys, greatest + c);
   }
   for (; c < channels; ++c) {
-    for (const std::int16_t* each : row) {
-      least[c] = std::min(least[c], KeyOf(each[c]));
-      greatest[c] = std::max(greatest[c], KeyOf(each[c]));
-    }
+    least[c] = std::min(least[c], KeyOf(row[c]));
+    greatest[c] = std::max(greatest[c], KeyOf(row[c]));
   }
 }
 
@@ -128,11 +76,7 @@ void Bf16Ranges(ConstRows rows, int tokens, int channels, float* least, float* g
     alignas(64) std::int16_t low[kBlock], high[kBlock];
     std::fill_n(low, count, std::int16_t{INT16_MAX});
     std::fill_n(high, count, std::int16_t{INT16_MIN});
-    for (int token = 0; token < tokens; token += 4) {
-      const std::int16_t* row[4];
-      for (int i = 0; i < 4; ++i) row[i] = RowAs<std::int16_t>(rows, std::min(token + i, tokens - 1), first);
-      JoinKeys(row, 4 * rows.stride, count, low, high);
-    }
+    for (int token = 0; token < tokens; ++token) JoinKeys(RowAs<std::int16_t>(rows, token, first), count, low, high);
     for (int c = 0; c < count; ++c) {
       least[first + c] = OfKey(low[c]);
       greatest[first + c] = OfKey(high[c]);
@@ -163,91 +107,6 @@ void TokenMagnitudes(ConstRows rows, int tokens, int channels, float* magnitudes
   for (int token = 0; token < tokens; ++token) {
     magnitudes[token] = rows.type == ElementType::kBf16 ? Magnitude(RowAs<std::uint16_t>(rows, token, 0), channels)
                                                         : Magnitude(RowAs<float>(rows, token, 0), channels);
-  }
-}
-
-// ---- code rows ----
-
-// Where one token of one piece of the codes lies, and where in the joined byte it belongs.
-struct PieceRow {
-  std::size_t offset;  // of the token's row of bytes, before the channel
-  int shift, width, place;
-};
-struct PieceRows {
-  PieceRow rows[4];
-  int count = 0;
-};
-
-// The pieces of codes of `width` bits whose last bit is bit `place` of the joined byte.
-HWY_INLINE void AddPieces(int tokens, int channels, int width, int place, int token, PieceRows* pieces) {
-  std::size_t offset = 0;
-  int left = width;
-  for (int piece : kPieces) {
-    if ((width & piece) == 0) continue;
-    left -= piece;
-    const int per_byte = 8 / piece;
-    pieces->rows[pieces->count++] = {offset + std::size_t(token / per_byte) * std::size_t(channels),
-                                     token % per_byte * piece, piece, place + left};
-    offset += RowBytes(tokens, channels, piece);
-  }
-}
-
-// The `width` bits of every byte at bit `from` move to bit `to`; all others become 0.
-HWY_INLINE hn::Vec<Bytes> MoveBits(hn::Vec<Bytes> bytes, int width, int from, int to) {
-#if HWY_TARGET == HWY_SCALAR
-  const Bytes words;
-#else
-  const hn::Repartition<std::uint16_t, Bytes> words;  // there are no shifts of bytes; the mask takes what crosses over
-#endif
-  const auto low = hn::BitCast(Bytes(), hn::ShiftRightSame(hn::BitCast(words, bytes), from));
-  const auto code = hn::And(low, hn::Set(Bytes(), std::uint8_t((1 << width) - 1)));
-  return hn::BitCast(Bytes(), hn::ShiftLeftSame(hn::BitCast(words, code), to));
-}
-HWY_INLINE std::uint8_t MoveBits(std::uint8_t byte, int width, int from, int to) {
-  return std::uint8_t((byte >> from & ((1 << width) - 1)) << to);
-}
-
-// A piece of a joined byte from the token's row, and into it.
-template <typename V>
-HWY_INLINE V Take(V row, const PieceRow& piece) {
-  return MoveBits(row, piece.width, piece.shift, piece.place);
-}
-template <typename V>
-HWY_INLINE V Put(V joined, const PieceRow& piece) {
-  return MoveBits(joined, piece.width, piece.place, piece.shift);
-}
-
-HWY_INLINE void JoinCodes(const std::uint8_t* const (&from)[4], const PieceRows& pieces, int count,
-                          std::uint8_t* joined) {
-  const Bytes bytes;
-  const int lanes = int(hn::Lanes(bytes));
-  int c = 0;
-  for (; c + lanes <= count; c += lanes) {
-    auto all = hn::Zero(bytes);
-    for (int i = 0; i < pieces.count; ++i) {
-      all = hn::Or(all, Take(hn::LoadU(bytes, from[i] + c), pieces.rows[i]));
-    }
-    hn::StoreU(all, bytes, joined + c);
-  }
-  for (; c < count; ++c) {
-    joined[c] = 0;
-    for (int i = 0; i < pieces.count; ++i) joined[c] |= Take(from[i][c], pieces.rows[i]);
-  }
-}
-
-// The first token of a row of bytes writes it, later ones add to it.
-HWY_INLINE void SplitCodes(const std::uint8_t* joined, const PieceRow& piece, int count, std::uint8_t* to) {
-  const Bytes bytes;
-  const int lanes = int(hn::Lanes(bytes));
-  int c = 0;
-  for (; c + lanes <= count; c += lanes) {
-    auto code = Put(hn::LoadU(bytes, joined + c), piece);
-    if (piece.shift != 0) code = hn::Or(code, hn::LoadU(bytes, to + c));
-    hn::StoreU(code, bytes, to + c);
-  }
-  for (; c < count; ++c) {
-    const std::uint8_t code = Put(joined[c], piece);
-    to[c] = piece.shift != 0 ? std::uint8_t(to[c] | code) : code;
   }
 }
 
@@ -449,7 +308,8 @@ class ChannelScales {
   }
 
 #if HWY_TARGET != HWY_SCALAR
-  // Positions of BF16 values lie within -2 … 258, so that saturation clamps them.
+  // Positions of BF16 values are at most a few cells outside 0 … 255 (their steps are coarse), so that saturation
+  // clamps.
   HWY_INLINE void QuantizePairs(const std::uint16_t* row, int at, std::uint8_t* n) const {
     const Floats floats;
     const Words words;
@@ -466,6 +326,7 @@ class ChannelScales {
 
   HWY_INLINE void ReconstructPairs(const std::uint8_t* n, int at, std::uint16_t* row) const {
     const Words words;
+    __builtin_prefetch(row + kWriteAhead, 1);
     const auto pairs = hn::PromoteTo(words, hn::LoadU(Halfs(), reinterpret_cast<const std::uint16_t*>(n)));
     const auto even = hn::BitCast(Integers(), hn::And(pairs, hn::Set(words, 0xff)));
     const auto odd = hn::BitCast(Integers(), hn::ShiftRight<8>(pairs));
@@ -486,19 +347,19 @@ template <typename T>
 void NestedQuantizeAs(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                       const float* inverse_cell, std::byte* anchor, std::byte* residual) {
   const int rest = kNestedBits - anchor_bits;
+  Pieces pieces;
+  pieces.Add(tokens, channels, anchor_bits, rest);
+  const int anchor_pieces = pieces.count;
+  pieces.Add(tokens, channels, rest, 0);
   for (int begin = 0; begin < channels; begin += kBlock) {
     const int count = std::min(kBlock, channels - begin);
     const ChannelScales<T> scales(first + begin, inverse_cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
       alignas(64) std::uint8_t n[kBlock];
       scales.Quantize(RowAs<T>(rows, token, begin), n);
-      PieceRows pieces;
-      AddPieces(tokens, channels, anchor_bits, rest, token, &pieces);
-      const int anchor_pieces = pieces.count;
-      AddPieces(tokens, channels, rest, 0, token, &pieces);
       for (int i = 0; i < pieces.count; ++i) {
-        std::byte* to = (i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + begin;
-        SplitCodes(n, pieces.rows[i], count, AsBytes(to));
+        std::byte* to = (i < anchor_pieces ? anchor : residual) + pieces.list[i].Seek(token, channels) + begin;
+        SplitCodes(n, pieces.list[i], count, AsBytes(to));
       }
     }
   }
@@ -509,19 +370,19 @@ void NestedReconstructAs(const std::byte* anchor, const std::byte* residual, int
                          const float* low, const float* cell, Rows rows) {
   const int rest = kNestedBits - anchor_bits;
   const float half = NestedHalf(residual != nullptr ? 0 : rest);
+  Pieces pieces;
+  pieces.Add(tokens, channels, anchor_bits, rest);
+  const int anchor_pieces = pieces.count;
+  if (residual != nullptr) pieces.Add(tokens, channels, rest, 0);
   for (int begin = 0; begin < channels; begin += kBlock) {
     const int count = std::min(kBlock, channels - begin);
     float first[kBlock];
     for (int c = 0; c < count; ++c) first[c] = NestedFirst(low[begin + c], half, cell[begin + c]);
     const ChannelScales<T> scales(first, cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
-      PieceRows pieces;
-      AddPieces(tokens, channels, anchor_bits, rest, token, &pieces);
-      const int anchor_pieces = pieces.count;
-      if (residual != nullptr) AddPieces(tokens, channels, rest, 0, token, &pieces);
       const std::uint8_t* from[4] = {};
       for (int i = 0; i < pieces.count; ++i) {
-        from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.rows[i].offset + begin);
+        from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.list[i].Seek(token, channels) + begin);
       }
       alignas(64) std::uint8_t n[kBlock];
       JoinCodes(from, pieces, count, n);
@@ -590,7 +451,7 @@ void IntegerQuantizeAs(ConstRows rows, int tokens, int channels, int bits, const
       }
       alignas(64) std::uint8_t n[kBlock];
       IntegerRow(row, count, inverse_steps[token], n);
-      SplitCodes(n, {0, token % 2 * 4, 4, 0}, count, to);
+      SplitCodes(n, {0, 4, 0, 1, token % 2 * 4}, count, to);
     }
   }
 }
@@ -608,7 +469,7 @@ void IntegerReconstructAs(const std::byte* codes, int tokens, int channels, int 
       }
       // The nibble in the upper half of a byte is the code times 16; the step takes it back exactly.
       alignas(64) std::uint8_t n[kBlock];
-      JoinCodes({from}, {{{0, token % 2 * 4, 4, 4}}, 1}, count, n);
+      JoinCodes({from}, {{{0, 4, 4, 1, token % 2 * 4}}, 1}, count, n);
       SignedRow(n, count, steps[token] / 16, row);
     }
   }
