@@ -68,7 +68,7 @@ std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) co
 
 std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeBytes(dims); }
 
-double LynxCodec::LeastSymbolBits() const { return parameters_.anchor_bits / 2; }
+double LynxCodec::LeastSymbolBits() const { return 0.75 * parameters_.anchor_bits; }
 
 // What is left of anchor_bits for symbols, per value, once everything else is paid that stream 0 brings over the whole
 // prompt: sinks; residuals of recent tokens; of a page its header, fixed fields, half a word that each lane wastes on

@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
-#include <vector>
 
 #include "codec/kernels.h"
 #include "codec/lynx_tables.h"
@@ -62,8 +60,10 @@ struct LynxKernels {
 
 // Element by element, in the order of the document.
 const LynxKernels& ReferenceLynxKernels();
-// The best that this machine has, and all that it has.
+// For the best instruction set that this machine has.
 const LynxKernels& SimdLynxKernels();
-std::vector<const LynxKernels*> AllSimdLynxKernels();
+// For every instruction set that was compiled and that this machine has. For tests: not while another thread makes
+// codecs.
+std::span<const LynxKernels* const> AllSimdLynxKernels();
 
 }  // namespace lynx

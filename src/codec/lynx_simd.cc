@@ -1,395 +1,60 @@
 // The `lynx` kernels with Highway, one source for every target. Rows are handled a vector of channels at a time; what
 // is left of a row is done element by element by the definitions of lynx_reference.h.
-//
-// The coder: a block's 32 lanes are vectors of 16-bit halves. Even and odd lanes have their 32-bit states in two
-// vectors, so that halves are joined and parted by shifts within lanes. A lane's table stays the same through a block:
-// its thresholds are searched as a binary tree of compares and blends, without gathers.
 #include "codec/lynx_kernels.h"
 
 #define HWY_WANT_AVX3_DL  // 16-bit expand and compress
+// The coder needs vectors of known length.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/lynx_simd.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <algorithm>
-#include <bit>
-#include <cstring>
-
-#include "base/bytes.h"
-#include "base/float16.h"
-#include "base/status_macros.h"
 #include "codec/lynx_reference.h"
+#include "codec/rans_simd-inl.h"
+#include "codec/simd_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lynx::HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE  // no vectors, or of unknown length
-
-const LynxKernels* TableOfTarget() { return &ReferenceLynxKernels(); }
-
-#else
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kLanes = kRansLanes;
-constexpr std::uint32_t kSlotMask = (1u << kLynxProbabilityBits) - 1u;
-constexpr std::int16_t kSlots = 1 << kLynxProbabilityBits;
-
-// Halves of a block's lanes: kVectors vectors of them, and for each two of 32-bit states.
-using Halves = hn::CappedTag<std::int16_t, kLanes>;
-using HalfBits = hn::RebindToUnsigned<Halves>;
-using States = hn::RepartitionToWide<HalfBits>;
-using Half = hn::Vec<Halves>;
-using State = hn::Vec<States>;
-using HalfMask = hn::Mask<Halves>;
-constexpr int kHalves = int(hn::MaxLanes(Halves()));
-constexpr int kVectors = kLanes / kHalves;
-
-// Groups of eight 16-bit words. Expand: the first words go, in order, to the lanes whose bit is set. Compress: the
-// words of those lanes go, in order, to the end.
-struct Shuffles {
-  alignas(16) std::uint8_t expand[256][16];
-  alignas(16) std::uint8_t compress[256][16];
-};
-constexpr Shuffles MakeShuffles() {
-  Shuffles shuffles{};
-  for (unsigned bits = 0; bits < 256; ++bits) {
-    const int count = std::popcount(bits);
-    int seen = 0;
-    for (int lane = 0; lane < 8; ++lane) {
-      const bool set = (bits >> lane & 1) != 0;
-      for (int byte = 0; byte < 2; ++byte) {
-        shuffles.expand[bits][2 * lane + byte] = set ? std::uint8_t(2 * seen + byte) : std::uint8_t(0x80);
-        if (set) shuffles.compress[bits][2 * (8 - count + seen) + byte] = std::uint8_t(2 * lane + byte);
-      }
-      seen += set ? 1 : 0;
-    }
-  }
-  return shuffles;
-}
-constexpr Shuffles kShuffles = MakeShuffles();
-using Words = hn::Simd<std::uint16_t, 8, 0>;
-using WordBytes = hn::Simd<std::uint8_t, 16, 0>;
-
-hn::Vec<Words> Shuffle(hn::Vec<Words> words, const std::uint8_t* order) {
-  return hn::BitCast(Words(), hn::TableLookupBytes(hn::BitCast(WordBytes(), words), hn::Load(WordBytes(), order)));
-}
-
-// The next words for the lanes of `bits`, zero in the others. Reads up to kReadAhead bytes.
-constexpr std::ptrdiff_t kReadAhead = 2 * kLanes + 16;
-template <class D>
-hn::Vec<D> TakeWords(D d, std::uint32_t bits, const std::byte** from) {
-#if HWY_TARGET <= HWY_AVX3_DL
-  const std::byte* words = *from;
-  *from += 2 * std::popcount(bits);
-  return hn::Vec<D>{_mm512_maskz_expand_epi16(bits, _mm512_loadu_si512(words))};
-#else
-  if constexpr (hn::MaxLanes(D()) == 8) {
-    const unsigned byte = bits & 0xffu;
-    const auto words = hn::BitCast(Words(), hn::LoadU(WordBytes(), reinterpret_cast<const std::uint8_t*>(*from)));
-    *from += 2 * std::popcount(byte);
-    return hn::BitCast(d, Shuffle(words, kShuffles.expand[byte]));
-  } else {
-    const hn::Half<D> half;
-    const auto low = TakeWords(half, bits, from);
-    const auto high = TakeWords(half, bits >> hn::MaxLanes(half), from);
-    return hn::Combine(d, high, low);
-  }
-#endif
-}
-
-std::uint32_t BitsOf(HalfMask mask) {
-  std::uint8_t bytes[8] = {};
-  hn::StoreMaskBits(Halves(), mask, bytes);
-  if constexpr (kHalves == 8) return bytes[0];
-  if constexpr (kHalves == 16) {
-    std::uint16_t bits;
-    std::memcpy(&bits, bytes, sizeof bits);
-    return bits;
-  }
-  std::uint32_t bits;
-  std::memcpy(&bits, bytes, sizeof bits);
-  return bits;
-}
-
-State EvenHalves(State both) { return hn::And(both, hn::Set(States(), 0xffffu)); }
-State OddHalves(State both) { return hn::ShiftRight<16>(both); }
-Half Join(State even, State odd) {  // both below 2^16
-  return hn::BitCast(Halves(), hn::Or(even, hn::ShiftLeft<16>(odd)));
-}
-
-// First slots of a block's symbols, [symbol][lane]; behind the last one 2^12.
-struct Thresholds {
-  alignas(64) std::int16_t first[kLynxSymbols + 1][kLanes];
-  Thresholds(const RansPage& page, int first_channel) {
-    for (int symbol = 0; symbol <= kLynxSymbols; ++symbol) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        first[symbol][lane] = std::int16_t(page.tables[first_channel + lane]->cumulative[std::size_t(symbol)]);
-      }
-    }
-  }
-  Half Of(int symbol, int vector) const { return hn::Load(Halves(), first[symbol] + vector * kHalves); }
-};
-
-struct Found {
-  Half symbol, first, frequency;
-};
-
-// The symbol of each slot by two rounds of three compares each, and one for the last symbol: few operations after one
-// another, as each row of symbols waits for the one before it.
-Found Find(const Thresholds& thresholds, int vector, Half slot) {
-  const Halves d;
-  const auto at = [&](int symbol) { return thresholds.Of(symbol, vector); };
-  const auto constant = [&](int value) { return hn::Set(d, std::int16_t(value)); };
-  const Half t4 = at(4), t8 = at(8), t12 = at(12), t16 = at(16);
-  const HalfMask b4 = hn::Lt(slot, t4), b8 = hn::Lt(slot, t8), b12 = hn::Lt(slot, t12), b16 = hn::Lt(slot, t16);
-  const auto quarter = [&](Half first, Half second, Half third, Half fourth) {
-    return hn::IfThenElse(b8, hn::IfThenElse(b4, first, second), hn::IfThenElse(b12, third, fourth));
-  };
-  const Half u1 = quarter(at(1), at(5), at(9), at(13)), u2 = quarter(at(2), at(6), at(10), at(14));
-  const Half u3 = quarter(at(3), at(7), at(11), at(15));
-  const HalfMask c1 = hn::Lt(slot, u1), c2 = hn::Lt(slot, u2), c3 = hn::Lt(slot, u3);
-  const auto in_quarter = [&](Half first, Half second, Half third, Half fourth) {
-    return hn::IfThenElse(c2, hn::IfThenElse(c1, first, second), hn::IfThenElse(c3, third, fourth));
-  };
-  const Half first = in_quarter(quarter(hn::Zero(d), t4, t8, t12), u1, u2, u3);
-  const Half end = in_quarter(u1, u2, u3, quarter(t4, t8, t12, t16));
-  const Half symbol = hn::Add(quarter(hn::Zero(d), constant(4), constant(8), constant(12)),
-                              in_quarter(hn::Zero(d), constant(1), constant(2), constant(3)));
-  const Half found_first = hn::IfThenElse(b16, first, t16);
-  return {hn::IfThenElse(b16, symbol, constant(16)), found_first,
-          hn::Sub(hn::IfThenElse(b16, end, constant(kSlots)), found_first)};
-}
-
-void StoreSymbols(Half symbols, std::uint8_t* to) {
-  const hn::Rebind<std::uint8_t, Halves> bytes;
-  hn::StoreU(hn::DemoteTo(bytes, symbols), bytes, to);
-}
-
-// Decodes rows of a full block while kReadAhead bytes are left; returns how many.
-int DecodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, std::uint8_t* symbols,
-               std::uint32_t* states, const std::byte** words, const std::byte* words_end) {
-  const Halves d;
-  const States s;
-  const State slot_mask = hn::Set(s, kSlotMask), high_half = hn::Set(s, 0xffff0000u);
-  State even[kVectors], odd[kVectors];
-  for (int v = 0; v < kVectors; ++v) hn::LoadInterleaved2(s, states + v * kHalves, even[v], odd[v]);
-  const std::byte* from = *words;
-  int token = 0;
-  for (; token < tokens && words_end - from >= kReadAhead; ++token, symbols += stride) {
-    for (int v = 0; v < kVectors; ++v) {
-      const Half slot = Join(hn::And(even[v], slot_mask), hn::And(odd[v], slot_mask));
-      const Found found = Find(thresholds, v, slot);
-      StoreSymbols(found.symbol, symbols + v * kHalves);
-      const State frequency = hn::BitCast(s, found.frequency), rest = hn::BitCast(s, hn::Sub(slot, found.first));
-      State e =
-          hn::Add(hn::Mul(EvenHalves(frequency), hn::ShiftRight<kLynxProbabilityBits>(even[v])), EvenHalves(rest));
-      State o = hn::Add(hn::Mul(OddHalves(frequency), hn::ShiftRight<kLynxProbabilityBits>(odd[v])), OddHalves(rest));
-      const State e_high = hn::ShiftRight<16>(e), o_high = hn::And(o, high_half);
-      const HalfMask small = hn::Eq(hn::BitCast(d, hn::Or(e_high, o_high)), hn::Zero(d));
-      const State taken = hn::BitCast(s, TakeWords(HalfBits(), BitsOf(small), &from));
-      e = hn::Or(hn::IfThenElse(hn::Eq(e_high, hn::Zero(s)), hn::ShiftLeft<16>(e), e), EvenHalves(taken));
-      o = hn::Or(hn::IfThenElse(hn::Eq(o_high, hn::Zero(s)), hn::ShiftLeft<16>(o), o), OddHalves(taken));
-      even[v] = e, odd[v] = o;
-    }
-  }
-  for (int v = 0; v < kVectors; ++v) hn::StoreInterleaved2(even[v], odd[v], s, states + v * kHalves);
-  *words = from;
-  return token;
-}
-
-// A full block. Where less than kReadAhead is left, the words go on in a copy with zeros behind them.
-Status DecodeBlock(const RansPage& page, int first, std::uint8_t* symbols, RansStates* states, const std::byte** from,
-                   const std::byte* end) {
-  const Thresholds thresholds(page, first);
-  const std::size_t stride = std::size_t(page.channels);
-  symbols += first;
-  const int done = DecodeRows(thresholds, page.tokens, stride, symbols, states->data(), from, end);
-  if (done == page.tokens) return Ok();
-  const std::ptrdiff_t left = end - *from;
-  std::byte copy[2 * kReadAhead] = {};
-  std::copy_n(*from, left, +copy);
-  const std::byte* word = copy;
-  const int more = DecodeRows(thresholds, page.tokens - done, stride, symbols + std::size_t(done) * stride,
-                              states->data(), &word, copy + left + kReadAhead);
-  if (done + more < page.tokens || word - copy > left) return Corrupt("page stream ends within its symbols");
-  *from += word - copy;
-  return Ok();
-}
-
-Status DecodePage(const RansPage& page, RansStates states, std::span<const std::byte> words, std::uint8_t* symbols,
-                  std::span<std::uint16_t> carried, std::size_t* used) {
-  LYNX_RETURN_IF_ERROR(RansCheckStates(page, states));
-  const std::byte* from = words.data();
-  const std::byte* end = words.data() + words.size();
-  for (int first = 0; first < page.channels; first += kLanes) {
-    LYNX_RETURN_IF_ERROR(page.channels - first >= kLanes ? DecodeBlock(page, first, symbols, &states, &from, end)
-                                                         : RansDecodeBlock(page, first, symbols, &states, &from, end));
-  }
-  *used = std::size_t(from - words.data()) / 2;
-  return RansFinish(page, states, carried);
-}
-
-// x / f for 2^16 <= x < f * 2^20, exact: in single precision, and without the lowest bit of x, the quotient is off by
-// one at most.
-State Divide(State x, State f, State* rest) {
-  const States s;
-  const hn::RebindToSigned<States> i;
-  const hn::RebindToFloat<States> r;
-  const auto divisor = hn::BitCast(i, f), one = hn::Set(i, 1);
-  const auto inverse = hn::Div(hn::Set(r, 2.0f), hn::ConvertTo(r, divisor));
-  const auto quotient = hn::ConvertTo(i, hn::Mul(hn::ConvertTo(r, hn::BitCast(i, hn::ShiftRight<1>(x))), inverse));
-  const auto left = hn::Sub(hn::BitCast(i, x), hn::Mul(quotient, divisor));  // -f … 2 f
-  const auto over = hn::Lt(left, hn::Zero(i)), under = hn::Not(hn::Lt(left, divisor));
-  *rest = hn::BitCast(s, hn::Add(left, hn::Sub(hn::IfThenElseZero(over, divisor), hn::IfThenElseZero(under, divisor))));
-  return hn::BitCast(s, hn::Add(quotient, hn::Sub(hn::IfThenElseZero(under, one), hn::IfThenElseZero(over, one))));
-}
-
-// The first slot of each lane's symbol (next = 0) or of the one behind it (next = 1), and with the same masks both.
-struct Range {
-  Half first, end;
-};
-Range RangeOf(const Thresholds& thresholds, int vector, Half symbol) {
-  const Halves d;
-  const auto bit = [&](int value) {
-    const Half mask = hn::Set(d, std::int16_t(value));
-    return hn::Eq(hn::And(symbol, mask), mask);
-  };
-  const HalfMask b1 = bit(1), b2 = bit(2), b4 = bit(4), b8 = bit(8), b16 = bit(16);
-  const auto search = [&](int next) {
-    const auto at = [&](int each) { return thresholds.Of(each + next, vector); };
-    const auto pair = [&](int each) { return hn::IfThenElse(b1, at(each + 1), at(each)); };
-    const auto four = [&](int each) { return hn::IfThenElse(b2, pair(each + 2), pair(each)); };
-    const auto eight = [&](int each) { return hn::IfThenElse(b4, four(each + 4), four(each)); };
-    return hn::IfThenElse(b16, at(16), hn::IfThenElse(b8, eight(8), eight(0)));
-  };
-  return {search(0), search(1)};
-}
-
-// Words of the lanes of `bits` go before *to. Writes up to 16 bytes before them.
-template <class V>
-void PutWords(V words, std::uint32_t bits, std::uint16_t** to) {
-#if HWY_TARGET <= HWY_AVX3_DL
-  const int count = std::popcount(bits);
-  *to -= count;
-  _mm512_mask_storeu_epi16(*to, std::uint32_t((std::uint64_t{1} << count) - 1u),
-                           _mm512_maskz_compress_epi16(bits, words.raw));
-#else
-  using D = hn::DFromV<V>;
-  if constexpr (hn::MaxLanes(D()) == 8) {
-    const unsigned byte = bits & 0xffu;
-    const auto shuffled = Shuffle(hn::BitCast(Words(), words), kShuffles.compress[byte]);
-    hn::StoreU(shuffled, Words(), *to - 8);
-    *to -= std::popcount(byte);
-  } else {
-    const hn::Half<D> half;
-    PutWords(hn::UpperHalf(half, words), bits >> hn::MaxLanes(half), to);
-    PutWords(hn::LowerHalf(half, words), bits, to);
-  }
-#endif
-}
-
-// Encodes the rows of a full block, the last one first.
-void EncodeRows(const Thresholds& thresholds, int tokens, std::size_t stride, const std::uint8_t* symbols,
-                std::uint32_t* states, std::uint16_t** words) {
-  const Halves d;
-  const States s;
-  const hn::Rebind<std::uint8_t, Halves> bytes;
-  State even[kVectors], odd[kVectors];
-  for (int v = 0; v < kVectors; ++v) hn::LoadInterleaved2(s, states + v * kHalves, even[v], odd[v]);
-  std::uint16_t* to = *words;
-  for (int token = tokens - 1; token >= 0; --token) {
-    for (int v = kVectors - 1; v >= 0; --v) {
-      const std::uint8_t* row = symbols + std::size_t(token) * stride + v * kHalves;
-      const Range range = RangeOf(thresholds, v, hn::PromoteTo(d, hn::LoadU(bytes, row)));
-      const Half frequency = hn::Sub(range.end, range.first);
-      const Half high = Join(hn::ShiftRight<20>(even[v]), hn::ShiftRight<20>(odd[v]));
-      const HalfMask full = hn::Not(hn::Lt(high, frequency));
-      const Half low = Join(EvenHalves(even[v]), odd[v]);
-      PutWords(hn::BitCast(HalfBits(), low), BitsOf(full), &to);
-      const State f = hn::BitCast(s, frequency), c = hn::BitCast(s, range.first);
-      // All ones in the lanes that are full.
-      const State shifted = hn::BitCast(s, hn::VecFromMask(d, full));
-      const auto step = [&](State x, State is_full, State part_f, State part_c) {
-        x = hn::IfThenElse(hn::Eq(is_full, hn::Zero(s)), x, hn::ShiftRight<16>(x));
-        State rest;
-        const State quotient = Divide(x, part_f, &rest);
-        return hn::Add(hn::Add(hn::ShiftLeft<kLynxProbabilityBits>(quotient), rest), part_c);
-      };
-      even[v] = step(even[v], EvenHalves(shifted), EvenHalves(f), EvenHalves(c));
-      odd[v] = step(odd[v], OddHalves(shifted), OddHalves(f), OddHalves(c));
-    }
-  }
-  for (int v = 0; v < kVectors; ++v) hn::StoreInterleaved2(even[v], odd[v], s, states + v * kHalves);
-  *words = to;
-}
-
-std::uint16_t* EncodePage(const RansPage& page, const std::uint8_t* symbols, std::span<const std::uint16_t> carried,
-                          std::uint16_t* words_end, RansStates* states) {
-  RansBegin(carried, states);
-  std::uint16_t* word = words_end;
-  for (int first = (page.channels - 1) / kLanes * kLanes; first >= 0; first -= kLanes) {
-    if (page.channels - first >= kLanes) {
-      const Thresholds thresholds(page, first);
-      EncodeRows(thresholds, page.tokens, std::size_t(page.channels), symbols + first, states->data(), &word);
-    } else {
-      RansEncodeBlock(page, first, symbols, states, &word);
-    }
-  }
-  return word;
-}
-
-using Reals = hn::ScalableTag<float>;
-using Integers = hn::RebindToSigned<Reals>;
-using Bytes = hn::Rebind<std::uint8_t, Integers>;
-constexpr int kReals = int(hn::MaxLanes(Reals()));
+constexpr int kFloats = int(hn::MaxLanes(Floats()));
 
 // Full vectors of channels, and from where the rest is done one by one.
-int VectorChannels(int channels) { return channels / kReals * kReals; }
+int VectorChannels(int channels) { return channels / kFloats * kFloats; }
 
 void Widen(ConstRows from, int tokens, int channels, float* rows) {
-  const hn::Repartition<std::uint32_t, Reals> words;
-  const hn::Rebind<std::uint16_t, Reals> halves;
   const int whole = VectorChannels(channels);
   for (int t = 0; t < tokens; ++t, rows += channels) {
-    const auto* row = reinterpret_cast<const std::uint16_t*>(from.From(t).data);
-    for (int c = 0; c < whole; c += kReals) {
-      const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, row + c)));
-      hn::StoreU(hn::BitCast(Reals(), bits), Reals(), rows + c);
-    }
-    for (int c = whole; c < channels; ++c) rows[c] = Bf16ToFloat(row[c]);
+    const auto* row = RowAs<std::uint16_t>(from, t, 0);
+    for (int c = 0; c < whole; c += kFloats) StoreValues(LoadValues(row + c), rows + c);
+    for (int c = whole; c < channels; ++c) rows[c] = LoadValue(row + c);
   }
 }
 
 void Narrow(const float* rows, int tokens, int channels, Rows to) {
-  const hn::Repartition<std::uint32_t, Reals> words;
-  const hn::Rebind<std::uint16_t, Reals> halves;
   const int whole = VectorChannels(channels);
   for (int t = 0; t < tokens; ++t, rows += channels) {
-    auto* row = reinterpret_cast<std::uint16_t*>(to.From(t).data);
-    for (int c = 0; c < whole; c += kReals) {
-      const auto bits = hn::BitCast(words, hn::LoadU(Reals(), rows + c));
-      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
-      const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
-      hn::StoreU(hn::DemoteTo(halves, hn::BitCast(Integers(), rounded)), halves, row + c);
-    }
-    for (int c = whole; c < channels; ++c) row[c] = FloatToBf16(rows[c]);
+    auto* row = RowAs<std::uint16_t>(to, t, 0);
+    for (int c = 0; c < whole; c += kFloats) StoreValues(LoadValues(rows + c), row + c);
+    for (int c = whole; c < channels; ++c) StoreValue(rows[c], row + c);
   }
 }
 
 // Turns pairs by an angle whose sine has this sign.
 template <bool inverse>
 void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride, float* rows) {
-  const Reals d;
+  const Floats d;
   const int pairs = rope.pairs(), whole = VectorChannels(pairs);
   for (int token = 0; token < tokens; ++token, rows += stride) {
     const float* cosines = rope.cosines(first_token + token);
     const float* sines = rope.sines(first_token + token);
     float* head = rows + rope.offset();
-    for (int pair = 0; pair < whole; pair += kReals) {
+    for (int pair = 0; pair < whole; pair += kFloats) {
       float* at = rope.adjacent() ? head + 2 * pair : head + pair;
-      hn::Vec<Reals> x, y;
+      hn::Vec<Floats> x, y;
       if (rope.adjacent()) {
         hn::LoadInterleaved2(d, at, x, y);
       } else {
@@ -413,10 +78,10 @@ void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride
 }
 
 void Spreads(const float* rows, int tokens, int channels, float* spreads) {
-  const Reals d;
+  const Floats d;
   const auto count = hn::Set(d, float(tokens));
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     auto sum = hn::Zero(d), spread = hn::Zero(d);
     for (int t = 0; t < tokens; ++t) sum = hn::Add(sum, hn::LoadU(d, rows + std::size_t(t) * channels + c));
     const auto mean = hn::Div(sum, count);
@@ -429,9 +94,9 @@ void Spreads(const float* rows, int tokens, int channels, float* spreads) {
 }
 
 void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
-  const Reals d;
+  const Floats d;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     auto most = hn::Zero(d);
     for (int t = 0; t < tokens; ++t) {
       most = hn::Max(most, hn::Abs(hn::LoadU(d, rows + std::size_t(t) * channels + c)));
@@ -442,11 +107,11 @@ void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
 }
 
 void Cells(const float* rows, int tokens, int channels, const float* per_cell, std::int32_t* cells) {
-  const Reals d;
+  const Floats d;
   const Integers i;
   const int whole = VectorChannels(channels);
   for (int t = 0; t < tokens; ++t, rows += channels, cells += channels) {
-    for (int c = 0; c < whole; c += kReals) {
+    for (int c = 0; c < whole; c += kFloats) {
       const auto scaled = hn::Mul(hn::LoadU(d, rows + c), hn::LoadU(d, per_cell + c));
       hn::StoreU(hn::ConvertTo(i, hn::Floor(scaled)), i, cells + c);
     }
@@ -459,7 +124,7 @@ template <typename VectorTerm, typename Term>
 void SumUp(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums, VectorTerm vector_term, Term term) {
   const Integers i;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     auto sum = hn::Zero(i);
     for (int t = 0; t < tokens; ++t) {
       sum = hn::Add(sum, vector_term(hn::LoadU(i, cells + std::size_t(t) * channels + c), c));
@@ -491,10 +156,10 @@ void CellDistances(const std::int32_t* cells, int tokens, int channels, const st
 void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of, std::uint8_t* symbols,
            std::uint8_t* residuals) {
   const Integers i;
-  const Bytes b;
+  const Codes b;
   const auto outermost = hn::Set(i, kLynxOutermost);
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     const auto shift = hn::LoadU(i, of.shifts + c);
     const auto half = hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift));
     const auto centre = hn::Sub(hn::Set(i, 8), hn::ShiftLeft<2>(hn::LoadU(i, of.means + c)));
@@ -535,9 +200,9 @@ std::size_t FindOutermost(const std::uint8_t* symbols, std::size_t count, std::u
 
 void Centres(const std::uint8_t* symbols, int tokens, int channels, const LynxChannels& of, std::int32_t* centres) {
   const Integers i;
-  const Bytes b;
+  const Codes b;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     const auto shift = hn::LoadU(i, of.shifts + c);
     const auto scale = hn::Shl(hn::Set(i, 32), shift);
     const auto half = hn::ShiftLeft<5>(hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift)));
@@ -559,11 +224,11 @@ void Centres(const std::uint8_t* symbols, int tokens, int channels, const LynxCh
 
 void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t half, int channels, const float* steps,
             float* row) {
-  const Reals d;
+  const Floats d;
   const Integers i;
-  const Bytes b;
+  const Codes b;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kReals) {
+  for (int c = 0; c < whole; c += kFloats) {
     const auto extra = hn::Add(hn::PromoteTo(i, hn::LoadU(b, fine + c)), hn::Set(i, half));
     const auto centre = hn::ConvertTo(d, hn::Add(hn::LoadU(i, centres + c), extra));
     hn::StoreU(hn::Mul(centre, hn::LoadU(d, steps + c)), d, row + c);
@@ -592,11 +257,12 @@ const LynxKernels kKernels = {hwy::TargetName(HWY_TARGET),
 
 const LynxKernels* TableOfTarget() { return &kKernels; }
 
-#endif
 }  // namespace lynx::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <vector>
+
 namespace lynx {
 
 HWY_EXPORT(TableOfTarget);
@@ -606,16 +272,17 @@ const LynxKernels& SimdLynxKernels() {
   return best;
 }
 
-// Not while other threads ask for kernels.
-std::vector<const LynxKernels*> AllSimdLynxKernels() {
-  SimdLynxKernels();
-  std::vector<const LynxKernels*> all;
-  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
-    hwy::SetSupportedTargetsForTest(targets & -targets);
-    const LynxKernels* table = HWY_DYNAMIC_DISPATCH(TableOfTarget)();
-    if (table != &ReferenceLynxKernels()) all.push_back(table);
-  }
-  hwy::SetSupportedTargetsForTest(0);
+std::span<const LynxKernels* const> AllSimdLynxKernels() {
+  static const std::vector<const LynxKernels*> all = [] {
+    SimdLynxKernels();
+    std::vector<const LynxKernels*> tables;
+    for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+      hwy::SetSupportedTargetsForTest(target);
+      tables.push_back(HWY_DYNAMIC_DISPATCH(TableOfTarget)());
+    }
+    hwy::SetSupportedTargetsForTest(0);
+    return tables;
+  }();
   return all;
 }
 

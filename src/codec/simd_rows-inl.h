@@ -33,8 +33,8 @@ constexpr int kBlock = 1024;  // channels
 // Elements behind those at hand that are fetched meanwhile, to be read and to be written (measured: a fifth faster).
 constexpr int kReadAhead = 1024, kWriteAhead = 256;
 
-std::uint8_t* AsBytes(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
-const std::uint8_t* AsBytes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
+inline std::uint8_t* AsBytes(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
+inline const std::uint8_t* AsBytes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
 
 // Values of one row in memory; T is float or std::uint16_t (BF16).
 HWY_INLINE hn::Vec<Floats> LoadValues(const float* from) { return hn::LoadU(Floats(), from); }

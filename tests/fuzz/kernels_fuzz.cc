@@ -27,7 +27,7 @@ const Codecs& OtherCodecs(const std::string& spec, const FuzzPlace& place) {
   const CacheShape shape = ShapeOf(place);
   for (const CodecKernels* table : AllSimdKernels()) codecs.push_back(MakeCodecWith(*table, spec, shape).value());
   if (spec.starts_with("lynx")) {
-    static const std::vector<const LynxKernels*> tables = AllSimdLynxKernels();
+    static const auto tables = AllSimdLynxKernels();
     for (const LynxKernels* table : tables) {
       codecs.push_back(MakeLynxWith(*table, codecs[0]->info().spec, shape));
     }

@@ -229,7 +229,7 @@ class Lynx:
             prompt = float(page.first_token + tokens + page.tokens_after)
             element_bits = 8.0 * len(page.element_bits()) / x.size
             bits -= (element_bits * min(4.0, prompt) + 4 * min(float(self.recent), prompt)) / prompt
-        bits = max(bits - overhead, self.anchor_bits / 2)
+        bits = max(bits - overhead, 0.75 * self.anchor_bits)
         heads = [rows[:, head * page.head_dim : (head + 1) * page.head_dim] for head in range(page.heads)]
         steps = [self.step_of(head, bits) for head in heads]
         per_cell = np.repeat(np.array([2.0 ** ((32 - step) / 8) for step in steps]).astype(F32), page.head_dim)
