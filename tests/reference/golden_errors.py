@@ -179,7 +179,7 @@ def lynx_cases(cases):
          lambda p: put(p, states + 4 * (CHANNELS - 1), bytes(4))),
         ("state_of_other_symbols", began, lambda p: put(p, states + 2, bytes([p[states + 2] ^ 0x40])) + bytes(64)),
         ("no_words", ends, lambda p: p[:states + 4 * CHANNELS]),
-        ("words_cut", ends, lambda p: p[:-1]),
+        ("words_cut", ends, lambda p: p[:states + 4 * CHANNELS + 3]),
         ("bytes_behind_the_last", SHAPE, lambda p: p + b"\0"),
     ]:
         cases.payload("lynx", name, error, 0, change)
