@@ -84,7 +84,8 @@ struct BasicPage {
 using PageView = BasicPage<const std::byte>;
 using PageSpan = BasicPage<std::byte>;
 
-// Host memory for all layers of a token range: per layer and kind, rows of [token][head][channel], densely packed.
+// Host memory for all layers of a token range: per layer and kind, rows of [token][head][channel], densely packed from a
+// cache line's begin on.
 // Engines read and write caches as blocks; pages are views into them.
 class CacheBlock {
  public:
@@ -94,7 +95,7 @@ class CacheBlock {
   int first_token() const { return first_token_; }
   int token_count() const { return token_count_; }
   const CacheShape& shape() const { return shape_; }
-  std::size_t bytes() const { return bytes_.size(); }
+  std::size_t bytes() const { return offsets_.back(); }
 
   // token_count * kv_heads * HeadDim(kind) * ElementBytes bytes; empty for a kind that the layer lacks.
   std::span<std::byte> Rows(int layer, KvKind kind);
@@ -109,7 +110,10 @@ class CacheBlock {
   int first_token_;
   int token_count_;
   std::vector<std::size_t> offsets_;  // 2 * layer + kind -> byte offset; one more at the end
-  std::vector<std::byte> bytes_;
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines_;
 };
 
 // The pages that cover tokens [first_token, first_token + token_count) of every layer, in sending order: token range

@@ -26,12 +26,12 @@ CacheBlock::CacheBlock(const CacheShape& shape, int first_token, int token_count
     }
   }
   offsets_.push_back(offset);
-  bytes_.resize(offset);
+  lines_.resize((offset + sizeof(Line) - 1) / sizeof(Line));
 }
 
 std::span<std::byte> CacheBlock::Rows(int layer, KvKind kind) {
   const std::size_t slot = 2 * std::size_t(layer) + std::size_t(kind);
-  return std::span(bytes_).subspan(offsets_[slot], offsets_[slot + 1] - offsets_[slot]);
+  return {reinterpret_cast<std::byte*>(lines_.data()) + offsets_[slot], offsets_[slot + 1] - offsets_[slot]};
 }
 
 std::span<const std::byte> CacheBlock::Rows(int layer, KvKind kind) const {
