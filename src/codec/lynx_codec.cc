@@ -87,7 +87,7 @@ double LynxCodec::SymbolBits(const PageDims& dims, const Parts& parts) const {
   return std::max(bits, LeastSymbolBits());
 }
 
-LynxCodec::ProfileSteps LynxCodec::StepsFor(const PageDims& dims, double symbol_bits) const {
+LynxProfileView LynxCodec::StepsFor(const PageDims& dims, double symbol_bits) const {
   if (deltas_.empty()) return {};
   const double at = std::max((symbol_bits - kOffsetBits - LeastSymbolBits()) / kRateGrid, 0.0);
   const std::size_t before = std::min(std::size_t(at), deltas_.size() - 2);

@@ -22,6 +22,12 @@ struct LynxParameters {
   int recent = 64;  // tokens at the end of the prompt whose residual travels in stream 0
 };
 
+// Steps by the profile from a page's first channel on, each to be made `add` greater; null without a profile.
+struct LynxProfileView {
+  const std::int16_t* steps = nullptr;
+  int add = 0;
+};
+
 class LynxCodec : public PageCodec {
  public:
   // The rope of every layer has passed CheckRope.
@@ -49,12 +55,7 @@ class LynxCodec : public PageCodec {
   double LeastSymbolBits() const;
   double SymbolBits(const PageDims& dims, const Parts& parts) const;
   const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
-  // Of the profile, for the page's first channel on, each to be made `add` greater; null without one.
-  struct ProfileSteps {
-    const std::int16_t* wanted = nullptr;
-    int add = 0;
-  };
-  ProfileSteps StepsFor(const PageDims& dims, double symbol_bits) const;
+  LynxProfileView StepsFor(const PageDims& dims, double symbol_bits) const;
   int StreamBits() const;
 
   const LynxKernels& kernels_;

@@ -190,75 +190,76 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
 
 // The steps of one head: those that the profile wants, on the grid of offsets and not below what an encoder takes; or
 // one for all.
-void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, const std::int16_t* wanted, int add) {
+void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, LynxProfileView profile) {
   const float* magnitudes = work.magnitudes + first;
   const int least = LynxLeastStepOf(*std::max_element(magnitudes, magnitudes + head_dim));
   std::int16_t* steps = work.steps + first;
-  if (wanted == nullptr) {
+  if (profile.steps == nullptr) {
     const std::span<const float> spreads(work.spreads + first, std::size_t(head_dim));
     std::fill_n(steps, head_dim, LynxStepOf(spreads, bits, least));
     return;
   }
-  add = std::min(add, kLynxGreatestStep - *std::max_element(wanted + first, wanted + first + head_dim));
+  const std::int16_t* wanted = profile.steps + first;
+  const int add = std::min(profile.add, kLynxGreatestStep - *std::max_element(wanted, wanted + head_dim));
   for (int c = 0; c < head_dim; ++c) {
-    const int step = wanted[first + c] + add;
-    const int missing = std::max(least - step, 0);
-    steps[c] = std::int16_t(step + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
+    const int missing = std::max(least - (wanted[c] + add), 0);
+    steps[c] = std::int16_t(wanted[c] + add + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
   }
+}
+
+// Coded rows turn into those before RoPE; then their steps and cells.
+void ChooseCells(const LynxKernels& kernels, const PageDims& dims, const Parts& parts, const RopeTable* rope,
+                 double bits, LynxProfileView profile, const EncodeWork& work) {
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  float* rows = work.rows + std::size_t(parts.sinks) * std::size_t(channels);
+  for (int head = 0; head < heads && rope != nullptr; ++head) {
+    kernels.unrotate(*rope, parts.sinks, parts.coded, std::size_t(channels), rows + head * head_dim);
+  }
+  kernels.magnitudes(rows, parts.coded, channels, work.magnitudes);
+  if (profile.steps == nullptr) kernels.spreads(rows, parts.coded, channels, work.spreads);
+  for (int head = 0; head < heads; ++head) ChooseSteps(work, head * head_dim, head_dim, bits, profile);
+  for (int c = 0; c < channels; ++c) work.per_cell[c] = EighthOctave(32 - work.steps[c]);  // 16 / step
+  kernels.cells(rows, parts.coded, channels, work.per_cell, work.nested);
+}
+
+// Means and classes, then levels as symbols, and residuals.
+void ChooseSymbols(const LynxKernels& kernels, int tokens, int channels, const EncodeWork& work) {
+  kernels.cell_sums(work.nested, tokens, channels, work.sums);
+  for (int c = 0; c < channels; ++c) work.means[c] = LynxMeanOf(work.sums[c], tokens);
+  kernels.cell_distances(work.nested, tokens, channels, work.means, work.sums);
+  for (int c = 0; c < channels; ++c) {
+    work.classes[c] = LynxTables::Get().ClassOf(work.sums[c], tokens);
+    work.shifts[c] = LynxShift(work.classes[c]);
+    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+  }
+  kernels.split(work.nested, tokens, channels, work.channels(), work.symbols, work.residuals);
+  const std::size_t count =
+      kernels.find_outermost(work.symbols, std::size_t(tokens) * std::size_t(channels), work.outermost);
+  LynxSortByChannel(work.outermost, count, channels, work.sorted, work.first_of);
 }
 
 }  // namespace
 
 std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
 
-bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
-                           std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  float* values = scratch.Take<float>(dims.elements());
-  kernels_.widen(rows, dims.tokens, dims.channels, values);
-  return AllWithin(values, dims.elements(), kMaxMagnitude) &&
-         EncodeValues(values, dims, payloads, payload_bytes, scratch);
-}
-
 bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
                              std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
+}
+
+bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                           std::span<std::size_t> payload_bytes, Scratch scratch) const {
+  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   if (parts.coded == 0) return false;
   parts.recent = RecentOf(dims, parts.coded, parameters_.recent);
-  const int tokens = parts.coded;
-  const std::size_t elements = std::size_t(tokens) * width;
   const EncodeWork work(dims, &scratch);
-
-  // Values as they were before RoPE, their steps and cells.
-  std::copy_n(values + std::size_t(parts.sinks) * width, elements, work.rows);
-  if (const RopeTable* rope = RopeOf(dims.address)) {
-    for (int head = 0; head < heads; ++head) {
-      kernels_.unrotate(*rope, parts.sinks, tokens, width, work.rows + head * head_dim);
-    }
-  }
-  const double bits_left = SymbolBits(dims, parts);
-  const auto [wanted, add] = StepsFor(dims, bits_left);
-  kernels_.magnitudes(work.rows, tokens, channels, work.magnitudes);
-  if (wanted == nullptr) kernels_.spreads(work.rows, tokens, channels, work.spreads);
-  for (int head = 0; head < heads; ++head) {
-    ChooseSteps(work, head * head_dim, head_dim, bits_left, wanted, add);
-  }
-  for (int c = 0; c < channels; ++c) work.per_cell[c] = EighthOctave(32 - work.steps[c]);  // 16 / step
-  kernels_.cells(work.rows, tokens, channels, work.per_cell, work.nested);
-
-  // Means and classes, then levels as symbols, and residuals.
-  kernels_.cell_sums(work.nested, tokens, channels, work.sums);
-  for (int c = 0; c < channels; ++c) work.means[c] = LynxMeanOf(work.sums[c], tokens);
-  kernels_.cell_distances(work.nested, tokens, channels, work.means, work.sums);
-  for (int c = 0; c < channels; ++c) {
-    work.classes[c] = LynxTables::Get().ClassOf(work.sums[c], tokens);
-    work.shifts[c] = LynxShift(work.classes[c]);
-    work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
-  }
-  kernels_.split(work.nested, tokens, channels, work.channels(), work.symbols, work.residuals);
-  const std::size_t outermost = kernels_.find_outermost(work.symbols, elements, work.outermost);
-  LynxSortByChannel(work.outermost, outermost, channels, work.sorted, work.first_of);
+  kernels_.widen(rows, dims.tokens, channels, work.rows);
+  if (!AllWithin(work.rows, dims.elements(), kMaxMagnitude)) return false;
+  const double symbol_bits = SymbolBits(dims, parts);
+  ChooseCells(kernels_, dims, parts, RopeOf(dims.address), symbol_bits, StepsFor(dims, symbol_bits), work);
+  ChooseSymbols(kernels_, parts.coded, channels, work);
 
   const std::size_t most_bytes = kLynxMostBytes * dims.elements();
   Appender out(std::span(payloads[0], most_bytes));
@@ -268,7 +269,7 @@ bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::spa
   if (!out.ok()) return false;
   fixed[0] = std::byte(parts.recent);
   PutClasses(work, channels, head_dim, fixed, &out);
-  PutSymbols(kernels_, work, tokens, channels, EncodeWork::OpenBytes(dims), fixed, &out);
+  PutSymbols(kernels_, work, parts.coded, channels, EncodeWork::OpenBytes(dims), fixed, &out);
   std::size_t total = out.size();
   const int bits = StreamBits();
   for (int stream = 1; stream < parameters_.streams; ++stream) {
@@ -279,7 +280,7 @@ bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::spa
   payload_bytes[0] = out.size();
 
   for (std::size_t i = 0; i < std::size_t(parts.sinks) * width; ++i) {
-    StoreElement(values[i], dims.element_type, sinks + i * std::size_t(ElementBytes(dims.element_type)));
+    StoreElement(work.rows[i], dims.element_type, sinks + i * std::size_t(ElementBytes(dims.element_type)));
   }
   PackRows(work.residuals + std::size_t(parts.plain()) * width, parts.recent, channels, kLynxResidualBits, 0, recent);
   for (int stream = 1; stream < parameters_.streams; ++stream) {

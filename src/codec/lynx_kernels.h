@@ -26,7 +26,7 @@ struct LynxKernels {
   decltype(&RansEncode) rans_encode;
   decltype(&RansDecode) rans_decode;
 
-  // Rows of BF16 to dense rows of values, and finite values back.
+  // Rows of BF16 or F32 to dense rows of values; finite values to rows of BF16.
   void (*widen)(ConstRows from, int tokens, int channels, float* rows);
   void (*narrow)(const float* rows, int tokens, int channels, Rows to);
 

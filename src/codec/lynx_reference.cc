@@ -76,7 +76,7 @@ namespace {
 void Widen(ConstRows from, int tokens, int channels, float* rows) {
   for (int token = 0; token < tokens; ++token) {
     const std::byte* row = from.From(token).data;
-    for (int c = 0; c < channels; ++c) *rows++ = LoadElement(row + 2 * c, ElementType::kBf16);
+    for (int c = 0; c < channels; ++c) *rows++ = LoadElement(row + c * ElementBytes(from.type), from.type);
   }
 }
 

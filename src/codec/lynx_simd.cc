@@ -28,6 +28,10 @@ int VectorChannels(int channels) { return channels / kFloats * kFloats; }
 void Widen(ConstRows from, int tokens, int channels, float* rows) {
   const int whole = VectorChannels(channels);
   for (int t = 0; t < tokens; ++t, rows += channels) {
+    if (from.type == ElementType::kF32) {
+      std::copy_n(RowAs<float>(from, t, 0), channels, rows);
+      continue;
+    }
     const auto* row = RowAs<std::uint16_t>(from, t, 0);
     for (int c = 0; c < whole; c += kFloats) StoreValues(LoadValues(row + c), rows + c);
     for (int c = whole; c < channels; ++c) rows[c] = LoadValue(row + c);
