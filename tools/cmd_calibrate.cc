@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/status_macros.h"
 #include "command.h"
@@ -28,9 +29,9 @@ Status RunCalibrate(const CalibrateFlags& flags) {
   tokens.resize(std::min(tokens.size(), std::size_t(engine_flags.context)));
   CalibrateOptions options;
   options.measure = !flags.quick;
-  options.progress = [](int done, int total) -> Status {
+  options.progress = [](std::string_view what, int done, int total) -> Status {
     if (StopFlag()) return IoError("stopped");
-    std::fprintf(stderr, "measuring part %d of %d\n", done + 1, total);
+    std::fprintf(stderr, "%s %d of %d\n", std::string(what).c_str(), done + 1, total);
     return Ok();
   };
   LYNX_ASSIGN_OR_RETURN(const Profile profile, Calibrate(engine.get(), tokens, options));

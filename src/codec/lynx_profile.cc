@@ -20,9 +20,6 @@ namespace {
 //                u32 CRC-32C of all before
 constexpr std::uint32_t kMagic = 0x5250584c;
 constexpr std::uint32_t kVersion = 1;
-// As 64 log2: 11 times the mean distance from the mean. Nearly all levels are 0 by then (0.008 bits), so coarser steps
-// save nothing and only spoil what residuals can tell.
-constexpr int kCoarsestStep = 224;
 
 std::size_t Channels(const LayerShape& layer, int kind) {
   return std::size_t(layer.kv_heads) * std::size_t(layer.HeadDim(KvKind(kind)));
@@ -113,14 +110,11 @@ int LynxDeltaOf(const LynxProfile& profile, double bits) {
 std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> head, int delta) {
   constexpr int kPerOffset = 8 * kLynxOffsetUnit;  // 16: divided by as a shift, which is a floor
   static_assert(kPerOffset == 16);
-  const auto wanted = [&](const LynxChannelProfile& channel) {
-    return std::min(delta - channel.weight, channel.spread + kCoarsestStep);
-  };
   std::vector<int> offsets;
-  std::int64_t sum = 0;  // of wanted steps less offsets
+  std::int64_t sum = 0;  // of delta / w less offsets
   for (const LynxChannelProfile& channel : head) {
-    offsets.push_back((wanted(channel) - wanted(head[0]) + kPerOffset / 2) >> 4);
-    sum += wanted(channel) - kPerOffset * offsets.back();
+    offsets.push_back((head[0].weight - channel.weight + kPerOffset / 2) >> 4);
+    sum += delta - channel.weight - kPerOffset * offsets.back();
   }
   const double first = double(sum) / (8.0 * double(head.size()));
   std::vector<std::int16_t> steps;

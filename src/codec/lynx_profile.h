@@ -31,7 +31,7 @@ Result<LynxProfile> ReadLynxProfile(const Profile& profile, const CacheShape& sh
 // delta as 64 log2: the one at which the average over all channels comes nearest to `bits` per value.
 int LynxDeltaOf(const LynxProfile& profile, double bits);
 // Step indices of one head's channels for this delta: the first, and from there on the grid of kLynxOffsetUnit, so that
-// their mean is the one of delta / w, or for channels of little weight of the coarsest step that still saves bits.
+// their mean is the one of delta / w.
 std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> head, int delta);
 
 }  // namespace lynx

@@ -146,11 +146,12 @@ struct OpenSequence {
 };
 
 // Feeds whole pages and reads the cache that they leave.
-Status Feed(Engine* engine, SequenceId sequence, std::span<const Token> tokens, CacheBlock* block,
-            std::vector<LayerRecord>* records) {
+Status Feed(Engine* engine, SequenceId sequence, std::span<const Token> tokens, const CalibrateProgress& progress,
+            CacheBlock* block, std::vector<LayerRecord>* records) {
   const int pages = block->token_count() / kPage;
   std::vector<LayerProbe> probes;
   for (int page = 0; page < pages; ++page) {
+    if (progress) LYNX_RETURN_IF_ERROR(progress("reading page", page, pages));
     const StepInput input{sequence, tokens.subspan(std::size_t(page) * kPage, kPage), Logits::kNone};
     LYNX_RETURN_IF_ERROR(engine->Probe(input, &probes));
     for (std::size_t layer = 0; layer < records->size(); ++layer) {
@@ -180,7 +181,7 @@ Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens, const C
   std::vector<LayerRecord> records(shape.layers.size());
   LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine->Open());
   const OpenSequence closes{engine, sequence};
-  LYNX_RETURN_IF_ERROR(Feed(engine, sequence, tokens, &block, &records));
+  LYNX_RETURN_IF_ERROR(Feed(engine, sequence, tokens, options.progress, &block, &records));
 
   LynxProfile profile;
   for (int layer = 0; layer < int(shape.layers.size()); ++layer) {

@@ -196,7 +196,12 @@ TEST(Calibrate, WhatItCannotDo) {
   const std::vector<Token> tokens(kTokens + kCalibrateNextTokens);
   CalibrateOptions options;
   EXPECT_EQ(Calibrate(&engine, std::span(tokens).first(575), options).status().code(), ErrorCode::kInvalid);
-  options.progress = [](int done, int) { return done == 1 ? IoError("stopped") : Ok(); };
+  std::string_view stop_at = "reading page";
+  options.progress = [&](std::string_view what, int done, int total) {
+    return what == stop_at && done == total - 1 ? IoError("stopped") : Ok();
+  };
+  EXPECT_EQ(Calibrate(&engine, tokens, options).status().message(), "stopped");
+  stop_at = "measuring part";
   EXPECT_EQ(Calibrate(&engine, tokens, options).status().message(), "stopped");
   engine.probes = false;
   EXPECT_EQ(Calibrate(&engine, tokens, options).status().code(), ErrorCode::kUnsupported);

@@ -78,7 +78,7 @@ Result<std::vector<double>> MeasureSensitivity(Engine* engine, SequenceId sequen
   int count = 0;
   for (int part = 0; part < parts; ++part) {
     const auto& channels = profile[std::size_t(part)];
-    if (progress) LYNX_RETURN_IF_ERROR(progress(part, parts));
+    if (progress) LYNX_RETURN_IF_ERROR(progress("measuring part", part, parts));
     if (channels.empty()) continue;
     const int layer = part / 2;
     const KvKind kind = KvKind(part % 2);

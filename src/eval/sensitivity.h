@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "codec/lynx_profile.h"
@@ -10,8 +11,8 @@
 
 namespace lynx {
 
-// Called before every measurement; an error ends the work with it.
-using CalibrateProgress = std::function<Status(int done, int total)>;
+// Called before every piece of work; an error ends all of it.
+using CalibrateProgress = std::function<Status(std::string_view what, int done, int total)>;
 
 // For every [2 * layer + kind] by how many octaves the profile's weights should grow, 0 on average: the K or V of one
 // layer is replaced by its `lynx` anchor, the tokens behind the cache are fed, and the KL divergence of their
