@@ -16,7 +16,7 @@ namespace {
 
 // Coarse enough that one part of 60 stands out of the noise floor (7e-5 … 2e-3 against 5e-5), fine enough that nothing
 // collapses.
-constexpr const char* kCodec = "lynx:anchor_bits=1.2";
+constexpr const char* kCodec = "lynx:anchor_bits=1.35";
 // One window's KL says this much of the truth: half of what it would change is done, and at most two octaves.
 constexpr double kTrust = 0.5;
 constexpr double kMostOctaves = 2.0;
