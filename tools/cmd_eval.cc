@@ -1,7 +1,6 @@
 // lynx eval: what a codec does to a model.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -12,16 +11,12 @@
 #include "eval/divergence.h"
 #include "eval/quality.h"
 #include "quality_report.h"
-#ifdef LYNX_HAVE_LLAMA
-#include "engine/llama/llama_engine.h"
-#endif
 
 namespace lynx {
 namespace {
 
 struct QualityFlags {
   EngineFlags engine;
-  std::string weights = "f16";
   std::vector<std::string> texts;
   std::vector<std::string> codecs = {"nested", "paper127", "paper", "int8", "int4"};
   int windows = 24;
@@ -54,13 +49,6 @@ std::vector<std::string> SplitCodecs(const std::vector<std::string>& arguments) 
     }
   }
   return codecs;
-}
-
-std::string CacheFolder() {
-  if (const char* folder = std::getenv("LYNX_CACHE")) return folder;
-  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::string(folder) + "/lynx";
-  const char* home = std::getenv("HOME");
-  return std::string(home == nullptr ? "." : home) + "/.cache/lynx";
 }
 
 // Windows spread evenly over each text, the texts taking turns. kInvalid when a text is shorter than one window.
@@ -162,18 +150,6 @@ Result<Measured> MeasureAll(Engine* engine, const QualityFlags& flags,
   return measured;
 }
 
-Result<EngineFlags> PrepareEngine(const QualityFlags& flags) {
-  EngineFlags engine = flags.engine;
-  engine.context = flags.engine.context + std::max(flags.tokens, QualityOptions{}.drafts) + 1;
-#ifdef LYNX_HAVE_LLAMA
-  if (flags.weights == "f16" && !engine.IsToy()) {
-    std::fprintf(stderr, "weights as F16 (made once, a few seconds)\n");
-    LYNX_ASSIGN_OR_RETURN(engine.model, WithF16Weights(engine.model, CacheFolder() + "/models"));
-  }
-#endif
-  return engine;
-}
-
 // What must be equal for figures of an earlier run to count.
 std::string Identity(const Engine& engine, const QualityFlags& flags) {
   std::string text = engine.info().model + " " + engine.info().revision;
@@ -187,7 +163,8 @@ Status RunQuality(QualityFlags flags) {
     flags.windows = std::min(flags.windows, kQuickWindows);
     flags.tokens = std::min(flags.tokens, kQuickTokens);
   }
-  LYNX_ASSIGN_OR_RETURN(const EngineFlags engine_flags, PrepareEngine(flags));
+  EngineFlags engine_flags = flags.engine;
+  engine_flags.context += std::max(flags.tokens, QualityOptions{}.drafts) + 1;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(engine_flags, EngineUse::kDecode, 1));
   LYNX_ASSIGN_OR_RETURN(const std::optional<Profile> profile, ReadProfile(flags.profile));
   std::vector<std::unique_ptr<Codec>> codecs;
@@ -202,7 +179,7 @@ Status RunQuality(QualityFlags flags) {
   for (const auto& windows : measured.codecs) summaries.push_back(Summarize(windows));
   const double floor = GeometricMean(measured.floors, 1e-12);
   std::printf("%s", QualityTable(floor, summaries).c_str());
-  const QualitySettings settings{engine->info().model, flags.weights, flags.engine.context, flags.tokens,
+  const QualitySettings settings{engine->info().model, flags.engine.weights, flags.engine.context, flags.tokens,
                                  int(measured.floors.size())};
   if (!flags.json.empty()) {
     LYNX_RETURN_IF_ERROR(WriteFile(flags.json, QualityJson(settings, floor, summaries).dump(2) + "\n"));
@@ -223,11 +200,7 @@ void AddEvalCommand(CLI::App* app, int* exit_code) {
       eval->add_subcommand("quality", "bits, errors, KL divergence and accepted drafts of codecs on a real cache");
   flags->engine.context = 2048;
   flags->engine.AddTo(command, "tokens of a window");
-  command
-      ->add_option("--weights", flags->weights,
-                   "f16: turn the weights into F16 first (kept in the cache folder); as-is")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"f16", "as-is"}));
+  flags->engine.AddWeightsTo(command);
   command->add_option("--text", flags->texts, "texts that windows are cut from; take several of different kinds")
       ->required()
       ->type_name("FILE");

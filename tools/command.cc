@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -43,6 +44,15 @@ Result<std::unique_ptr<Engine>> OpenToy(const EngineFlags& flags, int sequences)
   return MakeToyEngine(options);
 }
 
+#ifdef LYNX_HAVE_LLAMA
+std::string CacheFolder() {
+  if (const char* folder = std::getenv("LYNX_CACHE")) return folder;
+  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::string(folder) + "/lynx";
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "." : home) + "/.cache/lynx";
+}
+#endif
+
 }  // namespace
 
 const std::atomic<bool>& StopFlag() {
@@ -78,11 +88,22 @@ void EngineFlags::AddTo(CLI::App* app, const char* context_help) {
   app->add_flag("--verbose", verbose, "show the model runtime's own log");
 }
 
+void EngineFlags::AddWeightsTo(CLI::App* app) {
+  weights = "f16";
+  app->add_option("--weights", weights, "f16: turn the weights into F16 first (kept in the cache folder); as-is")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f16", "as-is"}));
+}
+
 Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse use, int sequences) {
   if (flags.IsToy()) return OpenToy(flags, sequences);
 #ifdef LYNX_HAVE_LLAMA
   LlamaOptions options;
   options.model_path = flags.model;
+  if (flags.weights == "f16") {
+    std::fprintf(stderr, "weights as F16 (made once, a few seconds)\n");
+    LYNX_ASSIGN_OR_RETURN(options.model_path, WithF16Weights(flags.model, CacheFolder() + "/models"));
+  }
   options.max_tokens = flags.context;
   options.max_sequences = sequences;
   options.unified = use == EngineUse::kPrefill;

@@ -36,13 +36,17 @@ struct EngineFlags {
   int context = 4096;  // tokens per sequence
   int threads = 1;
   bool verbose = false;
+  std::string weights = "as-is";  // "f16": a GGUF file's weights are turned into F16 first
 
   void AddTo(CLI::App* app, const char* context_help = "tokens of one sequence, prompt and answer together");
+  // --weights, for commands that measure a model: f16 unless told otherwise.
+  void AddWeightsTo(CLI::App* app);
   bool IsToy() const { return model == "toy" || model.starts_with("toy:"); }
 };
 
 enum class EngineUse { kPrefill, kDecode };
-// Opens the engine with room for `sequences` of them; shows progress on a terminal.
+// Opens the engine with room for `sequences` of them; shows progress on a terminal. F16 weights are made once and kept
+// in the cache folder.
 Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse use, int sequences);
 
 // How tokens are chosen and when the answer ends.

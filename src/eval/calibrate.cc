@@ -9,38 +9,96 @@
 #include "codec/lynx_profile.h"
 #include "codec/lynx_tables.h"
 #include "codec/rope_table.h"
+#include "eval/attention.h"
 
 namespace lynx {
 namespace {
 
 constexpr int kPage = 256;
+// One query in so many, of the second half of the text, tells what attention does with an error: 64 of 2,048 tokens.
+constexpr int kQueryStride = 16;
+// Tokens whose errors don't count: sinks are exact, and by default the last ones travel with all bits.
+constexpr int kSinks = 4;
+constexpr int kRecent = 64;
 
-// Sums over everything that was fed, per layer.
-struct LayerSums {
-  std::vector<double> query_squares;   // [KV head][key channel]
-  std::vector<double> output_squares;  // [KV head][value channel]
-  double residual_square = 0;
+// What feeding the text showed of one layer.
+struct LayerRecord {
+  int query_heads = 0;
+  std::vector<float> queries;  // [query][query head][key_dim] of the tokens at `positions`
+  std::vector<int> positions;
+  std::vector<float> output_norms;  // [query head][value_dim]
+  double residual_square = 0;       // sum over pages
 };
 
-// Adds what one batch showed. Query heads that share a KV head lie side by side.
-void Add(const LayerShape& dims, const LayerProbe& probe, int tokens, LayerSums* sums) {
-  const int group = probe.query_heads / dims.kv_heads;
-  sums->query_squares.resize(std::size_t(dims.kv_heads * dims.key_dim));
-  sums->output_squares.assign(std::size_t(dims.kv_heads * dims.value_dim), 0.0);
-  const float* query = probe.queries.data();
-  for (int token = 0; token < tokens; ++token) {
-    for (int head = 0; head < probe.query_heads; ++head, query += dims.key_dim) {
-      double* row = sums->query_squares.data() + head / group * dims.key_dim;
-      for (int c = 0; c < dims.key_dim; ++c) row[c] += double(query[c]) * query[c] / group;
+// Keeps what is needed of one page. The first page's residual stream is not typical: its first tokens are far too loud.
+void Keep(const LayerShape& dims, const LayerProbe& probe, int page, int pages, LayerRecord* record) {
+  record->query_heads = probe.query_heads;
+  record->output_norms = probe.output_norms;
+  if (page > 0) record->residual_square += double(probe.residual_rms) * probe.residual_rms;
+  const auto row = std::ptrdiff_t(probe.query_heads) * dims.key_dim;
+  for (int token = kQueryStride - 1; token < kPage; token += kQueryStride) {
+    const int position = page * kPage + token;
+    if (position < pages * kPage / 2) continue;
+    const auto first = probe.queries.begin() + token * row;
+    record->queries.insert(record->queries.end(), first, first + row);
+    record->positions.push_back(position);
+  }
+}
+
+// Squares of weights, [KV head][channel].
+struct LayerWeights {
+  std::vector<double> key, value;
+};
+
+// How much an error in one token's K (times the query) and V reaches the output projection's input when it does so for
+// every token independently. Attention averages V, so such errors add up like the squares a^2 of its weights; an error
+// dl of a logit moves the output by a (v - o) dl, o being the output.
+struct Reach {
+  double key = 0;    // sum of a^2 |v - o|^2, as the output projection sees it
+  double value = 0;  // sum of a^2
+};
+Reach ReachOf(const LayerAttention& attention, std::span<const float> query, int kv_head,
+              std::span<const float> output_norms, int tokens) {
+  std::vector<float> weights(static_cast<std::size_t>(tokens)), output(output_norms.size());
+  attention.Weigh(query, kv_head, weights);
+  if (!output.empty()) attention.Mix(weights, kv_head, output);
+  Reach reach;
+  for (int token = kSinks; token < tokens - kRecent; ++token) {
+    const double square = double(weights[std::size_t(token)]) * weights[std::size_t(token)];
+    double distance = output.empty() ? 1 : 0;  // a layer without V: nothing is known of its values
+    for (std::size_t c = 0; c < output.size(); ++c) {
+      const double part = double(output_norms[c]) * (attention.Value(token, kv_head)[c] - output[c]);
+      distance += part * part;
+    }
+    reach.key += square * distance;
+    reach.value += square;
+  }
+  return reach;
+}
+
+// Means over queries and over the query heads of a KV head, relative to the residual stream.
+LayerWeights WeightsOf(const LayerShape& dims, const LayerAttention& attention, const LayerRecord& record,
+                       int residual_pages) {
+  LayerWeights weights{std::vector<double>(std::size_t(dims.kv_heads * dims.key_dim)),
+                       std::vector<double>(std::size_t(dims.kv_heads * dims.value_dim))};
+  const auto key_dim = std::size_t(dims.key_dim), value_dim = std::size_t(dims.value_dim);
+  const int group = record.query_heads / dims.kv_heads;
+  const double residual = value_dim == 0 ? 1.0 : record.residual_square / residual_pages;
+  const double share = 1.0 / (residual * group * double(record.positions.size()));
+  for (std::size_t i = 0; i < record.positions.size() * std::size_t(record.query_heads); ++i) {
+    const std::size_t head = i % std::size_t(record.query_heads), kv_head = head / std::size_t(group);
+    const auto query = std::span(record.queries).subspan(i * key_dim, key_dim);
+    const auto norms = std::span(record.output_norms).subspan(head * value_dim, value_dim);
+    const Reach reach =
+        ReachOf(attention, query, int(kv_head), norms, record.positions[i / std::size_t(record.query_heads)] + 1);
+    for (std::size_t c = 0; c < key_dim; ++c) {  // logits are q k / sqrt(key_dim)
+      weights.key[kv_head * key_dim + c] += share * reach.key * double(query[c]) * query[c] / double(key_dim);
+    }
+    for (std::size_t c = 0; c < value_dim; ++c) {
+      weights.value[kv_head * value_dim + c] += share * reach.value * double(norms[c]) * norms[c];
     }
   }
-  for (int head = 0; head < probe.query_heads; ++head) {
-    for (int c = 0; c < dims.value_dim; ++c) {
-      const double norm = probe.output_norms[std::size_t(head * dims.value_dim + c)];
-      sums->output_squares[std::size_t(head / group * dims.value_dim + c)] += norm * norm / group;
-    }
-  }
-  sums->residual_square += double(probe.residual_rms) * probe.residual_rms * tokens;
+  return weights;
 }
 
 // Both channels of a RoPE pair meet the same energy.
@@ -54,77 +112,91 @@ void ShareByPairs(const RopeShape& rope, double* squares) {
   }
 }
 
-// The mean over pages of 64 log2 of the mean distance from the page's mean, per channel of a head.
-void AddSpreads(const CacheBlock& block, int layer, KvKind kind, int head, std::vector<double>* octaves) {
+// Per channel of a layer the mean over pages of 64 log2 of the mean distance from the page's mean. The first page is
+// left out: sinks would be in its spreads.
+std::vector<double> SpreadsOf(const CacheBlock& block, int layer, KvKind kind) {
   const LayerShape& dims = block.shape().layers[std::size_t(layer)];
-  const int dim = dims.HeadDim(kind);
-  const PageView page = block.Page({layer, kind, head, 1, block.first_token(), block.token_count()}).value();
+  const int dim = dims.HeadDim(kind), pages = block.token_count() / kPage;
+  std::vector<double> octaves(std::size_t(dims.kv_heads * dim));
   const bool turned = kind == KvKind::kKey && dims.rope.pairing != RopePairing::kNone;
-  const RopeTable rope(turned ? dims.rope : RopeShape{}, page.address.token_count);
-  std::vector<float> rows;
-  for (int token = 0; token < page.address.token_count; ++token) {
-    for (int c = 0; c < dim; ++c) rows.push_back(LoadElement(page.At(token, 0, c), page.element_type));
-    rope.Unrotate(rows.data() + token * dim, token);
+  const RopeTable rope(turned ? dims.rope : RopeShape{}, kPage);
+  std::vector<float> rows(std::size_t(kPage * dim));
+  for (int at = dims.kv_heads; at < pages * dims.kv_heads && dim > 0; ++at) {
+    const int head = at % dims.kv_heads;
+    const PageView page = block.Page({layer, kind, head, 1, at / dims.kv_heads * kPage, kPage}).value();
+    for (int token = 0; token < kPage; ++token) {
+      float* row = rows.data() + token * dim;
+      for (int c = 0; c < dim; ++c) row[c] = LoadElement(page.At(token, 0, c), page.element_type);
+      rope.Unrotate(row, token);
+    }
+    for (int c = 0; c < dim; ++c) {
+      double sum = 0, spread = 0;
+      for (int token = 0; token < kPage; ++token) sum += rows[std::size_t(token * dim + c)];
+      for (int token = 0; token < kPage; ++token) spread += std::fabs(rows[std::size_t(token * dim + c)] - sum / kPage);
+      octaves[std::size_t(head * dim + c)] += FineOctavesOf(float(spread / kPage)) / double(pages - 1);
+    }
   }
-  for (int c = 0; c < dim; ++c) {
-    double sum = 0, spread = 0;
-    for (std::size_t at = std::size_t(c); at < rows.size(); at += std::size_t(dim)) sum += rows[at];
-    const double mean = sum / page.address.token_count;
-    for (std::size_t at = std::size_t(c); at < rows.size(); at += std::size_t(dim))
-      spread += std::fabs(rows[at] - mean);
-    (*octaves)[std::size_t(head * dim + c)] += FineOctavesOf(float(spread / page.address.token_count));
+  return octaves;
+}
+
+struct OpenSequence {
+  Engine* engine;
+  SequenceId sequence;
+  ~OpenSequence() { engine->Close(sequence); }
+};
+
+// Feeds whole pages and reads the cache that they leave.
+Status Feed(Engine* engine, SequenceId sequence, std::span<const Token> tokens, const CalibrateProgress& progress,
+            CacheBlock* block, std::vector<LayerRecord>* records) {
+  const int pages = block->token_count() / kPage;
+  std::vector<LayerProbe> probes;
+  for (int page = 0; page < pages; ++page) {
+    if (progress) LYNX_RETURN_IF_ERROR(progress("reading page", page, pages));
+    const StepInput input{sequence, tokens.subspan(std::size_t(page) * kPage, kPage), Logits::kNone};
+    LYNX_RETURN_IF_ERROR(engine->Probe(input, &probes));
+    for (std::size_t layer = 0; layer < records->size(); ++layer) {
+      Keep(block->shape().layers[layer], probes[layer], page, pages, &(*records)[layer]);
+    }
   }
+  return engine->ReadBlock(sequence, block);
+}
+
+std::vector<LynxChannelProfile> Channels(const std::vector<double>& spreads, const std::vector<double>& squares) {
+  std::vector<LynxChannelProfile> channels;
+  for (std::size_t c = 0; c < spreads.size(); ++c) {
+    channels.push_back(
+        {std::int16_t(std::lround(spreads[c])), std::int16_t(FineOctavesOf(float(std::sqrt(squares[c]))))});
+  }
+  return channels;
 }
 
 }  // namespace
 
-Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens) {
+Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens, const CalibrateOptions& options) {
   const CacheShape& shape = engine->info().shape;
-  const int pages = int(tokens.size()) / kPage;
-  if (pages < 2) return Invalid("calibration needs at least 512 tokens; about 2000 are better");
+  const int next = options.measure ? kCalibrateNextTokens : 0;
+  const int pages = (int(tokens.size()) - next) / kPage;
+  if (pages < 2) return Invalid("calibration needs at least 576 tokens; about 2000 are better");
+  CacheBlock block(shape, 0, pages * kPage);
+  std::vector<LayerRecord> records(shape.layers.size());
   LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine->Open());
-  std::vector<LayerSums> sums(shape.layers.size());
-  std::vector<std::vector<double>> spreads(2 * shape.layers.size());
-  Status status = Ok();
-  for (int page = 0; page < pages && status.ok(); ++page) {
-    const StepInput input{sequence, tokens.subspan(std::size_t(page) * kPage, kPage), Logits::kNone};
-    std::vector<LayerProbe> probes;
-    status = engine->Probe(input, &probes);
-    CacheBlock block(shape, page * kPage, kPage);
-    if (status.ok()) status = engine->ReadBlock(sequence, &block);
-    if (!status.ok()) break;
-    for (int layer = 0; layer < int(shape.layers.size()); ++layer) {
-      const LayerShape& dims = shape.layers[std::size_t(layer)];
-      Add(dims, probes[std::size_t(layer)], kPage, &sums[std::size_t(layer)]);
-      if (page == 0) continue;  // sinks would be in its spreads
-      for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
-        auto& octaves = spreads[2 * std::size_t(layer) + std::size_t(kind)];
-        octaves.resize(std::size_t(dims.kv_heads * dims.HeadDim(kind)));
-        for (int head = 0; head < dims.kv_heads && dims.HeadDim(kind) > 0; ++head) {
-          AddSpreads(block, layer, kind, head, &octaves);
-        }
-      }
-    }
-  }
-  engine->Close(sequence);
-  if (!status.ok()) return status;
+  const OpenSequence closes{engine, sequence};
+  LYNX_RETURN_IF_ERROR(Feed(engine, sequence, tokens, options.progress, &block, &records));
 
-  LynxProfile profile(spreads.size());
-  for (std::size_t layer = 0; layer < shape.layers.size(); ++layer) {
-    const LayerShape& dims = shape.layers[layer];
-    LayerSums& sum = sums[layer];
-    const double count = double(pages) * kPage;
-    for (int head = 0; head < dims.kv_heads; ++head)
-      ShareByPairs(dims.rope, sum.query_squares.data() + head * dims.key_dim);
-    for (int kind = 0; kind < 2; ++kind) {
-      const auto& octaves = spreads[2 * layer + std::size_t(kind)];
-      for (std::size_t c = 0; c < octaves.size(); ++c) {
-        // Logits are q k / sqrt(key_dim).
-        const double weight = kind == 0 ? std::sqrt(sum.query_squares[c] / count / dims.key_dim)
-                                        : std::sqrt(sum.output_squares[c] / (sum.residual_square / count));
-        profile[2 * layer + std::size_t(kind)].push_back(
-            {std::int16_t(std::lround(octaves[c] / (pages - 1))), std::int16_t(FineOctavesOf(float(weight)))});
-      }
+  LynxProfile profile;
+  for (int layer = 0; layer < int(shape.layers.size()); ++layer) {
+    const LayerShape& dims = shape.layers[std::size_t(layer)];
+    LayerWeights weights = WeightsOf(dims, LayerAttention(block, layer), records[std::size_t(layer)], pages - 1);
+    for (int head = 0; head < dims.kv_heads; ++head) ShareByPairs(dims.rope, weights.key.data() + head * dims.key_dim);
+    profile.push_back(Channels(SpreadsOf(block, layer, KvKind::kKey), weights.key));
+    profile.push_back(Channels(SpreadsOf(block, layer, KvKind::kValue), weights.value));
+  }
+  if (options.measure) {
+    const auto following = tokens.subspan(std::size_t(pages) * kPage, std::size_t(next));
+    LYNX_ASSIGN_OR_RETURN(const std::vector<double> octaves,
+                          MeasureSensitivity(engine, sequence, block, following, profile, options.progress));
+    for (std::size_t part = 0; part < profile.size(); ++part) {
+      for (LynxChannelProfile& channel : profile[part]) channel.weight += std::int16_t(std::lround(64 * octaves[part]));
     }
   }
   return WriteLynxProfile(profile, shape);

@@ -1,7 +1,6 @@
 #include "eval/quality.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/float16.h"
@@ -9,16 +8,13 @@
 #include "base/status_macros.h"
 #include "eval/attention.h"
 #include "eval/divergence.h"
+#include "eval/page_trip.h"
 #include "lynx/speculate.h"
 
 namespace lynx {
 namespace {
 
 constexpr double kFlippedShare = 1e-5;
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Token Greedy(std::span<const float> row) { return SampleCoupled(row, SamplingOptions{}, 0); }
 
@@ -32,27 +28,12 @@ Result<EncodedCache> EncodeCache(const CacheBlock& block, const Codec& codec, do
   const CodecInfo& info = codec.info();
   EncodedCache cache;
   cache.pages = PagesOf(block.shape(), 0, block.token_count(), info.page_tokens, info.heads_per_page);
-  std::vector<std::byte> scratch;
-  std::vector<std::vector<std::byte>> outputs(std::size_t(info.stream_count));
-  std::vector<std::span<std::byte>> buffers(outputs.size());
-  std::vector<std::size_t> sizes(outputs.size());
+  PageTrip trip(&codec);
   for (const PageAddress& address : cache.pages) {
-    LYNX_ASSIGN_OR_RETURN(PageView page, block.Page(address));
-    page.tokens_after = block.first_token() + block.token_count() - address.first_token - address.token_count;
-    const PageShape dims = ShapeOf(block.shape(), address);
-    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(dims)));
-    for (std::size_t k = 0; k < outputs.size(); ++k) {
-      outputs[k].resize(std::max(outputs[k].size(), codec.MaxBytes(dims, int(k))));
-      buffers[k] = outputs[k];
-    }
-    const auto start = std::chrono::steady_clock::now();
-    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, scratch));
-    *seconds += SecondsSince(start);
-    auto& streams = cache.streams.emplace_back();
-    for (std::size_t k = 0; k < outputs.size(); ++k) {
-      streams.emplace_back(outputs[k].begin(), outputs[k].begin() + std::ptrdiff_t(sizes[k]));
-    }
+    LYNX_ASSIGN_OR_RETURN(auto streams, trip.Encode(block, address));
+    cache.streams.push_back(std::move(streams));
   }
+  *seconds = trip.encode_s();
   return cache;
 }
 
@@ -60,15 +41,12 @@ Result<EncodedCache> EncodeCache(const CacheBlock& block, const Codec& codec, do
 Result<CacheBlock> DecodeCache(const CacheBlock& like, const Codec& codec, const EncodedCache& cache, int stream_count,
                                double* seconds) {
   CacheBlock block(like.shape(), like.first_token(), like.token_count());
-  std::vector<std::byte> scratch;
+  PageTrip trip(&codec);
   for (std::size_t i = 0; i < cache.pages.size(); ++i) {
-    LYNX_ASSIGN_OR_RETURN(const PageSpan page, block.Page(cache.pages[i]));
-    scratch.resize(std::max(scratch.size(), codec.ScratchBytes(ShapeOf(like.shape(), cache.pages[i]))));
-    std::vector<std::span<const std::byte>> prefix(cache.streams[i].begin(), cache.streams[i].begin() + stream_count);
-    const auto start = std::chrono::steady_clock::now();
-    LYNX_RETURN_IF_ERROR(codec.Decode(prefix, page, scratch));
-    *seconds += SecondsSince(start);
+    const auto prefix = std::span(cache.streams[i]).first(std::size_t(stream_count));
+    LYNX_RETURN_IF_ERROR(trip.Decode(prefix, cache.pages[i], &block));
   }
+  *seconds = trip.decode_s();
   return block;
 }
 
