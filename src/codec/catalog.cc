@@ -16,6 +16,8 @@
 namespace lynx {
 namespace {
 
+// More than 256 channels would be what one step per token is for.
+constexpr CodecParameter kIntegerParameters[] = {{"group", 0, 256, 0, true, true}};
 constexpr CodecParameter kPaperParameters[] = {{"alpha", 0.01, 1e6, 100}};
 constexpr CodecParameter kNestedParameters[] = {
     {"anchor", 3, 6, 4, true}, {"recent", 0, 255, 64, true}, {"unrope", 0, 1, 0, true}};
@@ -40,9 +42,9 @@ std::unique_ptr<Codec> MakeRaw(const std::string&, Values, const CacheShape& sha
 }
 
 template <int bits>
-std::unique_ptr<Codec> MakeInteger(const std::string&, Values, const CacheShape& shape, const CodecKernels& kernels,
-                                   const LynxProfile*) {
-  return std::make_unique<IntegerCodec>(shape, kernels, bits);
+std::unique_ptr<Codec> MakeInteger(const std::string& spec, Values values, const CacheShape& shape,
+                                   const CodecKernels& kernels, const LynxProfile*) {
+  return std::make_unique<IntegerCodec>(shape, kernels, bits, int(values[0]), spec);
 }
 
 template <PaperReading reading>
@@ -76,8 +78,8 @@ std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const Ca
 
 constexpr Entry kCatalog[] = {
     {"raw", {}, MakeRaw},
-    {"int8", {}, MakeInteger<8>},
-    {"int4", {}, MakeInteger<4>},
+    {"int8", kIntegerParameters, MakeInteger<8>},
+    {"int4", kIntegerParameters, MakeInteger<4>},
     {"paper", kPaperParameters, MakePaper<PaperReading::k120>},
     {"paper127", kPaperParameters, MakePaper<PaperReading::k127>},
     {"nested", kNestedParameters, MakeNested},
