@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxLevels = 16;
 constexpr int kCells = 1024;  // of the histogram that levels are fitted to
-constexpr int kRounds = 50;   // of Lloyd's iteration; it stands still before
+constexpr int kRounds = 50;   // of Lloyd's iteration
 
 // The values that are normalised together.
 struct Vector {
