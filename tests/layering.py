@@ -15,6 +15,7 @@ import tempfile
 ARROWS = {
     "base": set(),
     "codec": {"base"},
+    "baselines": {"codec", "base"},
     "wire": {"base"},
     "transfer": {"wire", "base"},
     "speculate": {"base"},

@@ -60,6 +60,7 @@ Status WarmUp(Engine* engine, int tokens) {
 
 Status Prepare(const DemoFlags& flags, Stage* stage) {
   LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
+  for (const std::string& codec : flags.codecs) LYNX_RETURN_IF_ERROR(CheckServed(codec));
   LYNX_ASSIGN_OR_RETURN(stage->settings.bandwidth_bps, ParseBitRate(flags.bandwidth));
   LYNX_ASSIGN_OR_RETURN(const TimeNs delay, ParseDuration(flags.delay));
   stage->settings.delay_s = double(delay) / double(kSecondNs);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status_macros.h"
+#include "baselines/baselines.h"
 #include "command.h"
 #include "eval/divergence.h"
 #include "eval/quality.h"
@@ -102,6 +103,16 @@ class Progress {
   std::map<std::string, nlohmann::json> known_;
 };
 
+// A codec or a baseline.
+Result<std::unique_ptr<Codec>> MakeMeasured(const std::string& spec, const CacheShape& shape, const Profile* profile) {
+  if (IsBaseline(spec)) return MakeBaseline(spec, shape);
+  Result<std::unique_ptr<Codec>> codec = MakeCodec(spec, shape, profile);
+  if (codec.ok() || codec.status().code() != ErrorCode::kUnsupported) return codec;
+  std::string baselines;
+  for (const std::string& name : BaselineNames()) baselines += (baselines.empty() ? "" : ", ") + name;
+  return Unsupported(codec.status().message() + "; baselines are " + baselines);
+}
+
 struct Measured {
   std::vector<std::vector<CodecQuality>> codecs;  // [codec][window]
   std::vector<double> floors;
@@ -170,7 +181,7 @@ Status RunQuality(QualityFlags flags) {
   std::vector<std::unique_ptr<Codec>> codecs;
   for (const std::string& spec : SplitCodecs(flags.codecs)) {
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec,
-                          MakeCodec(spec, engine->info().shape, profile ? &*profile : nullptr));
+                          MakeMeasured(spec, engine->info().shape, profile ? &*profile : nullptr));
     codecs.push_back(std::move(codec));
   }
   Progress progress(flags.json.empty() ? "" : flags.json + ".partial", Identity(*engine, flags));
@@ -212,7 +223,9 @@ void AddEvalCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("N")
       ->check(Between(1, 4096));
-  command->add_option("--codecs", flags->codecs, "codecs with parameters: nested,paper:alpha=4,int8")
+  command
+      ->add_option("--codecs", flags->codecs,
+                   "codecs and baselines with parameters: nested,paper:alpha=4,int8,kivi:bits=2")
       ->capture_default_str()
       ->type_name("CODEC");
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote, for codec lynx")->type_name("FILE");

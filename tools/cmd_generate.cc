@@ -31,9 +31,10 @@ struct GenerateFlags {
   bool quiet = false;
 };
 
-// Before the model is loaded, so that a wrong path costs no wait.
+// Before the model is loaded, so that a wrong path or codec costs no wait.
 Result<std::string> PromptText(const GenerateFlags& flags) {
   LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
+  LYNX_RETURN_IF_ERROR(CheckServed(flags.codec));
   std::string text = flags.prompt;
   if (!flags.prompt_file.empty()) {
     LYNX_ASSIGN_OR_RETURN(text, ReadFile(flags.prompt_file));

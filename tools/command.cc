@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/status_macros.h"
+#include "baselines/baselines.h"
 #include "engine/toy/toy_engine.h"
 #ifdef LYNX_HAVE_LLAMA
 #include "engine/llama/llama_engine.h"
@@ -191,6 +192,11 @@ Result<std::optional<Profile>> ReadProfile(const std::string& path) {
   LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const auto bytes = std::as_bytes(std::span(text));
   return std::optional<Profile>(Profile{{bytes.begin(), bytes.end()}});
+}
+
+Status CheckServed(std::string_view codec) {
+  if (!IsBaseline(codec)) return Ok();
+  return Unsupported("codec " + std::string(codec) + " is a baseline, for `lynx eval quality` only");
 }
 
 Status CheckWritable(const std::string& path) {

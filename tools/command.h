@@ -81,6 +81,9 @@ Result<std::optional<Profile>> ReadProfile(const std::string& path);
 Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,
                                        bool raw, int prompt_tokens);
 
+// kUnsupported for a baseline: those have no place on a wire.
+Status CheckServed(std::string_view codec);
+
 // Subcommands: each adds itself to the app and sets *exit_code when it has run.
 void AddPrefillCommand(CLI::App* app, int* exit_code);
 void AddGenerateCommand(CLI::App* app, int* exit_code);

@@ -90,13 +90,17 @@ TEST(CodecBounds, Nested) {
   }
 }
 
-TEST(CodecBounds, IntegersPerToken) {
-  for (const auto& [name, greatest] : {std::pair{"int8", 127.0}, std::pair{"int4", 7.0}}) {
+TEST(CodecBounds, IntegersPerTokenAndGroup) {
+  for (const auto& [name, greatest, group] :
+       {std::tuple{"int8", 127.0, kChannels}, std::tuple{"int4", 7.0, kChannels},
+        std::tuple{"int8:group=32", 127.0, 32}, std::tuple{"int4:group=7", 7.0, 7},
+        std::tuple{"int4:group=64", 7.0, kChannels}}) {
     for (Input input : kInputs) {
       const Decoded decoded = RoundTrip(name, input, 3);
-      for (int token = 0; token < kTokens; ++token) {
+      for (int i = 0; i < kTokens * kChannels;) {
+        const int token = i / kChannels, first = i % kChannels;
         double magnitude = 0, error = 0;
-        for (int c = 0; c < kChannels; ++c) {
+        for (int c = first; c < std::min(first + group, kChannels); ++c, ++i) {
           const double value = decoded.values[token * kChannels + c];
           magnitude = std::max(magnitude, std::fabs(value));
           error = std::max(error, std::fabs(decoded.prefixes[0][token * kChannels + c] - value));

@@ -244,6 +244,8 @@ TEST(Catalog, SpecsAndTheirErrors) {
   EXPECT_EQ(CodecNames(), (std::vector<std::string>{"raw", "int8", "int4", "paper", "paper127", "nested", "lynx"}));
   const auto spec_of = [&](std::string_view spec) { return (*MakeCodec(spec, shape))->info().spec; };
   EXPECT_EQ(spec_of("raw"), "raw");
+  EXPECT_EQ(spec_of("int4:group=0"), "int4");
+  EXPECT_EQ(spec_of("int8:group=32"), "int8:group=32");
   EXPECT_EQ(spec_of("paper"), "paper:alpha=100");
   EXPECT_EQ(spec_of("paper:alpha=100.0"), "paper:alpha=100");
   EXPECT_EQ(spec_of("paper127:alpha=2.5"), "paper127:alpha=2.5");
@@ -263,6 +265,9 @@ TEST(Catalog, SpecsAndTheirErrors) {
   for (const char* spec : {"", "Raw", " raw", "raw "}) EXPECT_EQ(error_of(spec).code(), ErrorCode::kUnsupported);
   for (const char* spec : {"raw:",
                            "raw:bits=8",
+                           "int4:group=-1",
+                           "int4:group=1.5",
+                           "int8:group=257",
                            "paper:",
                            "paper:beta=1",
                            "paper:alpha",

@@ -28,6 +28,8 @@ constexpr std::pair<const char*, const char*> kCodecs[] = {
     {"raw", "raw"},
     {"int8", "int8"},
     {"int4", "int4"},
+    {"int8_group4", "int8:group=4"},
+    {"int4_group32", "int4:group=32"},
     {"paper", "paper"},
     {"paper_alpha4", "paper:alpha=4"},
     {"paper127", "paper127"},

@@ -1,5 +1,9 @@
 #include "codec/integer_codec.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "codec/elements.h"
@@ -8,20 +12,59 @@
 namespace lynx {
 namespace {
 
-// Payload: step (FP16) per token, then the codes: bytes [token][channel] for int8, nibble rows for int4.
-CodecInfo Info(int bits) {
+// Payload: steps (FP16) [token][group], then the codes: bytes [token][channel] for int8, nibble rows for int4.
+CodecInfo Info(int bits, const std::string& spec) {
   CodecInfo info;
   info.name = bits == 8 ? "int8" : "int4";
-  info.spec = info.name;
-  info.couples_heads = true;
+  info.spec = spec;
+  info.couples_heads = true;  // groups are counted from the page's first channel
   return info;
+}
+
+// One token in groups: the kernels know only one step per token. Plain loops: groups are for comparison.
+
+void GroupMagnitudes(const float* row, int channels, int group, float* magnitudes) {
+  for (int first = 0; first < channels; first += group) {
+    float greatest = 0.0f;
+    for (int c = first; c < std::min(first + group, channels); ++c) greatest = std::max(greatest, std::fabs(row[c]));
+    *magnitudes++ = greatest;
+  }
+}
+
+void GroupQuantize(const float* row, int channels, int group, const float* inverse_steps, int token, int bits,
+                   std::uint8_t* codes) {
+  for (int c = 0; c < channels; ++c) {
+    const int code = NearestInteger(row[c] * inverse_steps[c / group]);
+    if (bits == 8) {
+      codes[std::size_t(token) * channels + c] = std::uint8_t(code);
+    } else {
+      codes[std::size_t(token / 2) * channels + c] |= std::uint8_t((code & 15) << (token % 2 * 4));
+    }
+  }
+}
+
+void GroupReconstruct(const std::uint8_t* codes, int channels, int group, const float* steps, int token, int bits,
+                      float* row) {
+  for (int c = 0; c < channels; ++c) {
+    const int code = bits == 8 ? std::int8_t(codes[std::size_t(token) * channels + c])
+                               : SignedNibble(codes[std::size_t(token / 2) * channels + c] >> (token % 2 * 4) & 15);
+    row[c] = float(code) * steps[c / group];
+  }
 }
 
 }  // namespace
 
-IntegerCodec::IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits)
-    : PageCodec(Info(bits), bits == 8 ? CodecId::kInt8 : CodecId::kInt4, shape), kernels_(kernels), bits_(bits) {
+IntegerCodec::IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits, int group,
+                           const std::string& spec)
+    : PageCodec(Info(bits, spec), bits == 8 ? CodecId::kInt8 : CodecId::kInt4, shape),
+      kernels_(kernels),
+      bits_(bits),
+      group_(group) {
   LYNX_CHECK(bits == 8 || bits == 4);
+}
+
+std::size_t IntegerCodec::GroupsOf(const PageDims& dims) const {
+  return group_ == 0 ? 1 : std::size_t((dims.channels + group_ - 1) / group_);
 }
 
 std::size_t IntegerCodec::CodeBytes(int tokens, int channels) const {
@@ -29,14 +72,40 @@ std::size_t IntegerCodec::CodeBytes(int tokens, int channels) const {
 }
 
 std::size_t IntegerCodec::PayloadBytes(const PageDims& dims, int) const {
-  return 2 * std::size_t(dims.tokens) + CodeBytes(dims.tokens, dims.channels);
+  return 2 * std::size_t(dims.tokens) * GroupsOf(dims) + CodeBytes(dims.tokens, dims.channels);
 }
 
-std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const { return Scratch::BytesFor<float>(dims.tokens); }
+std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const {
+  return Scratch::BytesFor<float>(std::size_t(dims.tokens) * GroupsOf(dims));
+}
+
+// Magnitudes become inverse steps.
+void IntegerCodec::PutSteps(float* magnitudes, std::size_t count, std::byte* to) const {
+  const float greatest_code = bits_ == 8 ? 127.0f : 7.0f;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint16_t step = IntegerStepOf(magnitudes[i], greatest_code);
+    StoreLittle(step, to + 2 * i);
+    magnitudes[i] = IntegerInverse(F16ToFloat(step));
+  }
+}
 
 bool IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
                                 std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
+  const int channels = dims.channels;
+  if (group_ == 0) return EncodeRows(RowsOf(values, channels), dims, payloads, payload_bytes, scratch);
+  const std::size_t groups = GroupsOf(dims), steps = std::size_t(dims.tokens) * groups;
+  float* inverse_steps = scratch.Take<float>(steps);
+  for (int token = 0; token < dims.tokens; ++token) {
+    GroupMagnitudes(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups);
+  }
+  PutSteps(inverse_steps, steps, payloads[0]);
+  auto* codes = reinterpret_cast<std::uint8_t*>(payloads[0] + 2 * steps);
+  std::memset(codes, 0, CodeBytes(dims.tokens, channels));
+  for (int token = 0; token < dims.tokens; ++token) {
+    GroupQuantize(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups, token,
+                  bits_, codes);
+  }
+  return true;
 }
 
 bool IntegerCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
@@ -44,32 +113,43 @@ bool IntegerCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<st
   float* inverse_steps = scratch.Take<float>(dims.tokens);
   kernels_.token_magnitudes(rows, dims.tokens, dims.channels, inverse_steps);
   if (!AllWithin(inverse_steps, std::size_t(dims.tokens), kMaxMagnitude)) return false;
-  const float greatest_code = bits_ == 8 ? 127.0f : 7.0f;
-  for (int token = 0; token < dims.tokens; ++token) {
-    const std::uint16_t step = IntegerStepOf(inverse_steps[token], greatest_code);
-    StoreLittle(step, payloads[0] + 2 * token);
-    inverse_steps[token] = IntegerInverse(F16ToFloat(step));
-  }
+  PutSteps(inverse_steps, std::size_t(dims.tokens), payloads[0]);
   kernels_.integer_quantize(rows, dims.tokens, dims.channels, bits_, inverse_steps, payloads[0] + 2 * dims.tokens);
   return true;
 }
 
 Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
-  return AllF16Finite(payloads[0].data(), dims.tokens) ? Ok() : Corrupt("page stream has a step that is not finite");
+  return AllF16Finite(payloads[0].data(), dims.tokens * int(GroupsOf(dims)))
+             ? Ok()
+             : Corrupt("page stream has a step that is not finite");
+}
+
+// The steps and codes of a chunk.
+const std::byte* IntegerCodec::GetChunk(Payloads payloads, const PageDims& dims, int chunk, float* steps) const {
+  const std::size_t groups = GroupsOf(dims), first = std::size_t(chunk) * kChunkTokens;
+  const std::byte* from = payloads[0].data();
+  for (std::size_t i = 0; i < std::size_t(dims.ChunkTokens(chunk)) * groups; ++i) {
+    steps[i] = LoadF16(from + 2 * (first * groups + i));
+  }
+  return from + 2 * std::size_t(dims.tokens) * groups + CodeBytes(int(first), dims.channels);
 }
 
 void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  DecodeRows(payloads, dims, chunk, RowsOf(rows, dims.channels), scratch);
+  const int channels = dims.channels, tokens = dims.ChunkTokens(chunk);
+  if (group_ == 0) return DecodeRows(payloads, dims, chunk, RowsOf(rows, channels), scratch);
+  const std::size_t groups = GroupsOf(dims);
+  float* steps = scratch.Take<float>(std::size_t(tokens) * groups);
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(GetChunk(payloads, dims, chunk, steps));
+  for (int token = 0; token < tokens; ++token) {
+    GroupReconstruct(codes, channels, group_, steps + token * groups, token, bits_,
+                     rows + std::size_t(token) * channels);
+  }
 }
 
 void IntegerCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
-  const int first = chunk * kChunkTokens;
   const int tokens = dims.ChunkTokens(chunk);
   float* steps = scratch.Take<float>(tokens);
-  for (int token = 0; token < tokens; ++token) {
-    steps[token] = LoadF16(payloads[0].data() + 2 * (first + token));
-  }
-  const std::byte* codes = payloads[0].data() + 2 * dims.tokens + CodeBytes(first, dims.channels);
+  const std::byte* codes = GetChunk(payloads, dims, chunk, steps);
   kernels_.integer_reconstruct(codes, tokens, dims.channels, bits_, steps, rows);
 }
 

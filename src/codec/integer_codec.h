@@ -1,4 +1,5 @@
-// `int8` and `int4`: whole-cache baselines, symmetric, one step per token over all channels of the page.
+// `int8` and `int4`: whole-cache baselines, symmetric, one step per token over all channels of the page, or over
+// groups of them.
 #pragma once
 
 #include "codec/kernels.h"
@@ -8,8 +9,8 @@ namespace lynx {
 
 class IntegerCodec : public PageCodec {
  public:
-  // bits: 8 or 4.
-  IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits);
+  // bits: 8 or 4. group: channels that share a step; 0: all of the page.
+  IntegerCodec(const CacheShape& shape, const CodecKernels& kernels, int bits, int group, const std::string& spec);
 
  protected:
   std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
@@ -18,16 +19,20 @@ class IntegerCodec : public PageCodec {
                     std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
   void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
-  bool TakesRows(const PageAddress&) const override { return true; }
+  bool TakesRows(const PageAddress&) const override { return group_ == 0; }
   bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                   std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
 
  private:
+  std::size_t GroupsOf(const PageDims& dims) const;
+  void PutSteps(float* magnitudes, std::size_t count, std::byte* to) const;
+  const std::byte* GetChunk(Payloads payloads, const PageDims& dims, int chunk, float* steps) const;
   std::size_t CodeBytes(int tokens, int channels) const;
 
   const CodecKernels& kernels_;
   const int bits_;
+  const int group_;
 };
 
 }  // namespace lynx

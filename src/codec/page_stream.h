@@ -14,8 +14,24 @@ namespace lynx {
 inline constexpr std::size_t kPageStreamHeaderBytes = 36;
 inline constexpr std::uint8_t kPageFormatVersion = 1;
 
-// Values are part of the format.
-enum class CodecId : std::uint8_t { kRaw = 1, kInt8 = 2, kInt4 = 3, kPaper = 4, kPaper127 = 5, kNested = 6, kLynx = 7 };
+// Values are part of the format. From 128 on: baselines, which no node sends or accepts.
+enum class CodecId : std::uint8_t {
+  kRaw = 1,
+  kInt8 = 2,
+  kInt4 = 3,
+  kPaper = 4,
+  kPaper127 = 5,
+  kNested = 6,
+  kLynx = 7,
+  kFp8 = 128,
+  kKivi = 129,
+  kKvQuant = 130,
+  kQuantSpec = 131,
+  kCacheGen = 132,
+  kTurboQuant = 133,
+  kSplitZip = 134,
+  kPaperAblation = 135,
+};
 
 struct PageHeader {
   CodecId codec = CodecId::kRaw;

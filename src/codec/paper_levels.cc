@@ -24,13 +24,13 @@ double Root(double base, int n) {
 }  // namespace
 
 PaperLevels::PaperLevels(double alpha, int full_scale) : full_scale_(full_scale) {
-  LYNX_CHECK(full_scale >= 1 && full_scale <= int(thresholds_.size()) && alpha > 0);
+  LYNX_CHECK(full_scale >= 1 && full_scale <= int(thresholds_.size()) && alpha >= 0);
   thresholds_.fill(std::numeric_limits<float>::infinity());
   // power = (1 + alpha)^(half_steps / (2 full_scale)): levels lie at even, thresholds at odd half steps.
-  const double root = Root(1.0 + alpha, 2 * full_scale);
+  const double root = alpha > 0 ? Root(1.0 + alpha, 2 * full_scale) : 1.0;
   double power = 1.0;
   for (int half_steps = 0; half_steps < 2 * int(values_.size()); ++half_steps) {
-    const auto magnitude = float((power - 1.0) / alpha);
+    const auto magnitude = float(alpha > 0 ? (power - 1.0) / alpha : double(half_steps) / (2 * full_scale));
     if (half_steps % 2 == 0) {
       values_[half_steps / 2] = magnitude;
     } else if (half_steps / 2 < full_scale) {

@@ -10,7 +10,8 @@ namespace lynx {
 
 class PaperLevels {
  public:
-  // full_scale: 120 or 127, the level of |x| = 1. alpha in [0.01, 1e6].
+  // full_scale: at most 127, the level of |x| = 1. alpha in [0.01, 1e6], or 0: levels at equal distances, the limit of
+  // small alphas.
   PaperLevels(double alpha, int full_scale);
 
   // The level of magnitude >= 0: how many thresholds are <= magnitude; 0…full_scale.

@@ -126,23 +126,29 @@ class Raw:
 class Integer:
     streams = 1
 
-    def __init__(self, bits):
-        self.bits, self.ident, self.spec = bits, 2 if bits == 8 else 3, f"int{bits}"
+    def __init__(self, bits, group=0):
+        self.bits, self.ident, self.group = bits, 2 if bits == 8 else 3, group
+        self.spec = f"int{bits}" + (f":group={group}" if group else "")
 
     def decode(self, payloads, tokens, channels):
         reader = Reader(payloads[0])
-        steps = reader.halfs(tokens)
+        width = self.group or channels
+        steps = reader.halfs(tokens * -(-channels // width)).reshape(tokens, -1)
+        steps = np.repeat(steps, width, axis=1)[:, :channels]
         if self.bits == 8:
             codes = signed(reader.bytes_(tokens * channels).astype(np.int64).reshape(tokens, channels), 8)
         else:
             codes = signed(unpack_nibbles(reader.take((tokens + 1) // 2 * channels), tokens, channels), 4)
-        return codes.astype(F32) * steps[:, None]
+        return codes.astype(F32) * steps
 
     def encode(self, x):
-        step = f16_up(np.max(np.abs(x), axis=1) / F32(127 if self.bits == 8 else 7))
+        width = self.group or x.shape[1]
+        largest = np.maximum.reduceat(np.abs(x), np.arange(0, x.shape[1], width), axis=1)
+        step = f16_up(largest / F32(127 if self.bits == 8 else 7))
         wide = step.astype(F32)
         inverse = np.where(wide > 0, F32(1) / np.where(wide > 0, wide, F32(1)), F32(0)).astype(F32)
-        codes = np.rint(x * inverse[:, None]).astype(np.int64)
+        inverse = np.repeat(inverse, width, axis=1)[:, :x.shape[1]]
+        codes = np.rint(x * inverse).astype(np.int64)
         packed = codes.astype(np.int8).tobytes() if self.bits == 8 else pack_nibbles(codes)
         return [step.astype("<f2").tobytes() + packed]
 
@@ -310,7 +316,8 @@ class Paper:
 # --- golden files ---
 
 CODECS = {
-    "raw": Raw(), "int8": Integer(8), "int4": Integer(4), "paper": Paper(120), "paper_alpha4": Paper(120, 4),
+    "raw": Raw(), "int8": Integer(8), "int4": Integer(4), "int8_group4": Integer(8, 4), "int4_group32": Integer(4, 32),
+    "paper": Paper(120), "paper_alpha4": Paper(120, 4),
     "paper127": Paper(127), "nested": Nested(), "nested3": Nested(3, unrope=1), "nested5": Nested(5, recent=0), "nested6": Nested(6, recent=30),
     "lynx": Lynx(), "lynx3": Lynx(3.5, 3),
 }

@@ -1,0 +1,81 @@
+#include "codec/codec_spec.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/status_macros.h"
+
+namespace lynx {
+namespace {
+
+using Parameters = std::span<const CodecParameter>;
+
+std::string NumberText(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return std::string(text, end);
+}
+
+std::string ParameterNames(Parameters parameters) {
+  if (parameters.empty()) return "it has no parameters";
+  std::string names;
+  for (const CodecParameter& parameter : parameters) {
+    names += names.empty() ? "it has " : ", ";
+    names += parameter.name;
+  }
+  return names;
+}
+
+// Reads one "name=value" into its place.
+Status ReadParameter(std::string_view codec, Parameters parameters, std::string_view text, std::span<double> values) {
+  const std::string where = "codec " + std::string(codec) + ": ";
+  const std::size_t equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  const auto parameter = std::find_if(parameters.begin(), parameters.end(),
+                                      [name](const CodecParameter& known) { return known.name == name; });
+  if (parameter == parameters.end()) {
+    return Invalid(where + "no parameter \"" + std::string(name) + "\", " + ParameterNames(parameters));
+  }
+  const std::string_view number = equals == std::string_view::npos ? "" : text.substr(equals + 1);
+  double value = 0;
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() ||
+      !(value >= parameter->least && value <= parameter->greatest) ||
+      (parameter->integer && value != double(int(value)))) {
+    return Invalid(where + std::string(name) + " must be " + (parameter->integer ? "an integer" : "a number") +
+                   " from " + NumberText(parameter->least) + " to " + NumberText(parameter->greatest) + ", not \"" +
+                   std::string(number) + "\"");
+  }
+  values[std::size_t(parameter - parameters.begin())] = value;
+  return Ok();
+}
+
+std::string CanonicalSpec(std::string_view codec, Parameters parameters, std::span<const double> values) {
+  std::string spec(codec);
+  char separator = ':';
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (parameters[i].unsaid && values[i] == parameters[i].standard) continue;
+    spec += separator + std::string(parameters[i].name) + "=" + NumberText(values[i]);
+    separator = ',';
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::string_view CodecNameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }
+
+Result<CodecSpec> ReadCodecSpec(std::string_view spec, Parameters parameters) {
+  const std::string_view codec = CodecNameOf(spec);
+  CodecSpec read;
+  for (const CodecParameter& parameter : parameters) read.values.push_back(parameter.standard);
+  for (std::size_t at = spec.find(':'); at != std::string_view::npos;) {
+    const std::size_t end = spec.find(',', at + 1);
+    LYNX_RETURN_IF_ERROR(ReadParameter(codec, parameters, spec.substr(at + 1, end - at - 1), read.values));
+    at = end;
+  }
+  read.canonical = CanonicalSpec(codec, parameters, read.values);
+  return read;
+}
+
+}  // namespace lynx
