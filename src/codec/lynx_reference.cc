@@ -17,14 +17,6 @@ float LynxSpreadOf(const float* values, int tokens, std::size_t stride) {
   return spread / float(tokens);
 }
 
-float LynxMagnitudeOf(const float* values, int tokens, std::size_t stride) {
-  float greatest = 0.0f;
-  for (int token = 0; token < tokens; ++token) {
-    greatest = std::max(greatest, std::fabs(values[std::size_t(token) * stride]));
-  }
-  return greatest;
-}
-
 // Steps below 2^-16 of the greatest magnitude are finer than any element type here, and levels stay small.
 int LynxLeastStepOf(float magnitude) {
   const int exponent = int(std::bit_cast<std::uint32_t>(magnitude) >> 23) - 127;  // below -126 for denormals and 0
@@ -62,13 +54,16 @@ std::int32_t LynxMeanOf(std::int64_t sum, int tokens) {
   return std::int32_t((numerator + offset * denominator) / denominator - offset);
 }
 
-void LynxSplitChannel(std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean, int shift,
-                      std::uint8_t* symbols, std::uint8_t* residuals) {
-  for (int token = 0; token < tokens; ++token, cells += stride, symbols += stride, residuals += stride) {
-    *cells = LynxNested(*cells, mean);
-    *symbols = LynxSymbolOf(*cells >> kLynxResidualBits, shift);
-    *residuals = std::uint8_t(*cells & 15);
-  }
+std::int32_t LynxCellSum(const std::int32_t* cells, int tokens, std::size_t stride) {
+  std::int32_t sum = 0;
+  for (int token = 0; token < tokens; ++token) sum += cells[std::size_t(token) * stride];
+  return sum;
+}
+
+std::int32_t LynxDistanceSum(const std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean) {
+  std::int32_t sum = 0;
+  for (int token = 0; token < tokens; ++token) sum += LynxDistanceOf(cells[std::size_t(token) * stride], mean);
+  return sum;
 }
 
 namespace {
@@ -99,7 +94,12 @@ void Spreads(const float* rows, int tokens, int channels, float* spreads) {
 }
 
 void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
-  for (int c = 0; c < channels; ++c) greatest[c] = LynxMagnitudeOf(rows + c, tokens, std::size_t(channels));
+  for (int c = 0; c < channels; ++c) {
+    greatest[c] = 0.0f;
+    for (int token = 0; token < tokens; ++token) {
+      greatest[c] = std::max(greatest[c], std::fabs(rows[std::size_t(token) * std::size_t(channels) + std::size_t(c)]));
+    }
+  }
 }
 
 void Cells(const float* rows, int tokens, int channels, const float* per_cell, std::int32_t* cells) {
@@ -109,25 +109,17 @@ void Cells(const float* rows, int tokens, int channels, const float* per_cell, s
 }
 
 void CellSums(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums) {
-  for (int c = 0; c < channels; ++c) {
-    sums[c] = 0;
-    for (int token = 0; token < tokens; ++token) sums[c] += cells[std::size_t(token) * channels + c];
-  }
+  for (int c = 0; c < channels; ++c) sums[c] = LynxCellSum(cells + c, tokens, std::size_t(channels));
 }
 
 void CellDistances(const std::int32_t* cells, int tokens, int channels, const std::int32_t* means, std::int32_t* sums) {
-  for (int c = 0; c < channels; ++c) {
-    sums[c] = 0;
-    for (int token = 0; token < tokens; ++token) {
-      sums[c] += LynxDistanceOf(cells[std::size_t(token) * channels + c], means[c]);
-    }
-  }
+  for (int c = 0; c < channels; ++c) sums[c] = LynxDistanceSum(cells + c, tokens, std::size_t(channels), means[c]);
 }
 
 void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of, std::uint8_t* symbols,
            std::uint8_t* residuals) {
-  for (int c = 0; c < channels; ++c) {
-    LynxSplitChannel(cells + c, tokens, std::size_t(channels), of.means[c], of.shifts[c], symbols + c, residuals + c);
+  for (int token = 0; token < tokens; ++token) {
+    for (int c = 0; c < channels; ++c) LynxSplit(cells++, of.means[c], of.shifts[c], symbols++, residuals++);
   }
 }
 

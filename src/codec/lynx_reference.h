@@ -23,7 +23,6 @@ inline constexpr std::int32_t kLynxGreatestLevel = 1 << 24;
 // Mean distance from the mean, over the tokens from the first to the last: unlike the deviation in squares it does not
 // let one loud token make the step of all others.
 float LynxSpreadOf(const float* values, int tokens, std::size_t stride);
-float LynxMagnitudeOf(const float* values, int tokens, std::size_t stride);
 
 // The step whose rate is nearest to `bits` per value, by the static tables, for channels of these spreads (reverse
 // water-filling); not below `least`.
@@ -37,6 +36,8 @@ inline std::int32_t LynxCellOf(float x, float per_cell) { return std::int32_t(st
 std::int32_t LynxMeanOf(std::int64_t sum, int tokens);
 // Twice the distance of a cell's centre from the mean, in 32nds of a step.
 inline std::int32_t LynxDistanceOf(std::int32_t cell, std::int32_t mean) { return std::abs(2 * cell + 1 - 8 * mean); }
+std::int32_t LynxCellSum(const std::int32_t* cells, int tokens, std::size_t stride);
+std::int32_t LynxDistanceSum(const std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean);
 
 // n = floor(16 e + 8) with e = (x - mean) / step; the anchor level is n >> 4.
 inline std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
@@ -53,8 +54,12 @@ inline bool LynxIsOutermost(std::uint8_t symbol) { return symbol == 0 || symbol 
 inline std::uint32_t LynxLowOf(std::int32_t level, int shift) {
   return std::uint32_t(level + ((1 << shift) >> 1)) & ((1u << shift) - 1u);
 }
-void LynxSplitChannel(std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean, int shift,
-                      std::uint8_t* symbols, std::uint8_t* residuals);
+// A cell becomes n; its symbol and residual.
+inline void LynxSplit(std::int32_t* cell, std::int32_t mean, int shift, std::uint8_t* symbol, std::uint8_t* residual) {
+  *cell = LynxNested(*cell, mean);
+  *symbol = LynxSymbolOf(*cell >> kLynxResidualBits, shift);
+  *residual = std::uint8_t(*cell & 15);
+}
 
 // The centre of what `known` of the 4 residual bits leave open, in 32nds of a step, the mean included, is the sum of
 //   32 ((symbol - 8) 2^shift - floor(2^shift / 2)) + 8 mean - 16

@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include "codec/lynx_reference.h"
+#include "codec/page_codec.h"
 #include "codec/rans_simd-inl.h"
 #include "codec/simd_rows-inl.h"
 
@@ -81,33 +82,56 @@ void Turn(const RopeTable& rope, int first_token, int tokens, std::size_t stride
   }
 }
 
+// Calls strip(vectors, c) for strips of `vectors` vectors of channels from channel c on. Wide ones: rows are often a
+// power of two apart, and narrow strips of them would share few lines of the first-level cache.
+template <typename Strip>
+void ForStrips(int whole, Strip strip) {
+  int c = 0;
+  for (; c + 4 * kFloats <= whole; c += 4 * kFloats) strip(std::integral_constant<int, 4>(), c);
+  for (; c < whole; c += kFloats) strip(std::integral_constant<int, 1>(), c);
+}
+
+// to[c] = the sum, in the order of the tokens, of term(row value, c) over rows of T.
+template <typename D, typename VectorTerm, typename T>
+void SumUp(D d, const T* rows, int tokens, int channels, VectorTerm term, T* to) {
+  ForStrips(VectorChannels(channels), [&](auto vectors, int c) HWY_ATTR {
+    hn::Vec<D> sums[vectors()];
+    for (auto& sum : sums) sum = hn::Zero(d);
+    for (int t = 0; t < tokens; ++t) {
+      const T* row = rows + std::size_t(t) * std::size_t(channels) + c;
+      for (int v = 0; v < vectors(); ++v) {
+        sums[v] = hn::Add(sums[v], term(hn::LoadU(d, row + v * kFloats), c + v * kFloats));
+      }
+    }
+    for (int v = 0; v < vectors(); ++v) hn::StoreU(sums[v], d, to + c + v * kFloats);
+  });
+}
+
 void Spreads(const float* rows, int tokens, int channels, float* spreads) {
   const Floats d;
   const auto count = hn::Set(d, float(tokens));
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kFloats) {
-    auto sum = hn::Zero(d), spread = hn::Zero(d);
-    for (int t = 0; t < tokens; ++t) sum = hn::Add(sum, hn::LoadU(d, rows + std::size_t(t) * channels + c));
-    const auto mean = hn::Div(sum, count);
-    for (int t = 0; t < tokens; ++t) {
-      spread = hn::Add(spread, hn::Abs(hn::Sub(hn::LoadU(d, rows + std::size_t(t) * channels + c), mean)));
-    }
-    hn::StoreU(hn::Div(spread, count), d, spreads + c);
-  }
+  SumUp(
+      d, rows, tokens, channels, [](auto value, int) HWY_ATTR { return value; }, spreads);
+  float means[kMaxPageChannels];
+  for (int c = 0; c < whole; c += kFloats) hn::StoreU(hn::Div(hn::LoadU(d, spreads + c), count), d, means + c);
+  SumUp(
+      d, rows, tokens, channels,
+      [&](auto value, int c) HWY_ATTR { return hn::Abs(hn::Sub(value, hn::LoadU(d, means + c))); }, spreads);
+  for (int c = 0; c < whole; c += kFloats) hn::StoreU(hn::Div(hn::LoadU(d, spreads + c), count), d, spreads + c);
   for (int c = whole; c < channels; ++c) spreads[c] = LynxSpreadOf(rows + c, tokens, std::size_t(channels));
 }
 
 void Magnitudes(const float* rows, int tokens, int channels, float* greatest) {
   const Floats d;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kFloats) {
-    auto most = hn::Zero(d);
-    for (int t = 0; t < tokens; ++t) {
-      most = hn::Max(most, hn::Abs(hn::LoadU(d, rows + std::size_t(t) * channels + c)));
+  std::fill_n(greatest, channels, 0.0f);
+  for (int t = 0; t < tokens; ++t, rows += channels) {
+    for (int c = 0; c < whole; c += kFloats) {
+      hn::StoreU(hn::Max(hn::LoadU(d, greatest + c), hn::Abs(hn::LoadU(d, rows + c))), d, greatest + c);
     }
-    hn::StoreU(most, d, greatest + c);
+    for (int c = whole; c < channels; ++c) greatest[c] = std::max(greatest[c], std::fabs(rows[c]));
   }
-  for (int c = whole; c < channels; ++c) greatest[c] = LynxMagnitudeOf(rows + c, tokens, std::size_t(channels));
 }
 
 void Cells(const float* rows, int tokens, int channels, const float* per_cell, std::int32_t* cells) {
@@ -123,38 +147,26 @@ void Cells(const float* rows, int tokens, int channels, const float* per_cell, s
   }
 }
 
-// Sums of term(cell) per channel over the tokens; `constant` is a row that the term gets, too.
-template <typename VectorTerm, typename Term>
-void SumUp(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums, VectorTerm vector_term, Term term) {
-  const Integers i;
-  const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kFloats) {
-    auto sum = hn::Zero(i);
-    for (int t = 0; t < tokens; ++t) {
-      sum = hn::Add(sum, vector_term(hn::LoadU(i, cells + std::size_t(t) * channels + c), c));
-    }
-    hn::StoreU(sum, i, sums + c);
-  }
-  for (int c = whole; c < channels; ++c) {
-    sums[c] = 0;
-    for (int t = 0; t < tokens; ++t) sums[c] += term(cells[std::size_t(t) * channels + c], c);
-  }
-}
-
 void CellSums(const std::int32_t* cells, int tokens, int channels, std::int32_t* sums) {
   SumUp(
-      cells, tokens, channels, sums, [](auto cell, int) { return cell; }, [](std::int32_t cell, int) { return cell; });
+      Integers(), cells, tokens, channels, [](auto cell, int) HWY_ATTR { return cell; }, sums);
+  for (int c = VectorChannels(channels); c < channels; ++c) {
+    sums[c] = LynxCellSum(cells + c, tokens, std::size_t(channels));
+  }
 }
 
 void CellDistances(const std::int32_t* cells, int tokens, int channels, const std::int32_t* means, std::int32_t* sums) {
   const Integers i;
   SumUp(
-      cells, tokens, channels, sums,
-      [&](auto cell, int c) {
+      i, cells, tokens, channels,
+      [&](auto cell, int c) HWY_ATTR {
         const auto centre = hn::Add(hn::ShiftLeft<1>(cell), hn::Set(i, 1));
         return hn::Abs(hn::Sub(centre, hn::ShiftLeft<3>(hn::LoadU(i, means + c))));
       },
-      [&](std::int32_t cell, int c) { return LynxDistanceOf(cell, means[c]); });
+      sums);
+  for (int c = VectorChannels(channels); c < channels; ++c) {
+    sums[c] = LynxDistanceSum(cells + c, tokens, std::size_t(channels), means[c]);
+  }
 }
 
 void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of, std::uint8_t* symbols,
@@ -163,22 +175,21 @@ void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of
   const Codes b;
   const auto outermost = hn::Set(i, kLynxOutermost);
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kFloats) {
-    const auto shift = hn::LoadU(i, of.shifts + c);
-    const auto half = hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift));
-    const auto centre = hn::Sub(hn::Set(i, 8), hn::ShiftLeft<2>(hn::LoadU(i, of.means + c)));
-    for (int t = 0; t < tokens; ++t) {
-      const std::size_t at = std::size_t(t) * channels + c;
-      const auto nested = hn::Add(hn::LoadU(i, cells + at), centre);
-      hn::StoreU(nested, i, cells + at);
+  for (int t = 0; t < tokens; ++t, cells += channels, symbols += channels, residuals += channels) {
+    for (int c = 0; c < whole; c += kFloats) {
+      const auto shift = hn::LoadU(i, of.shifts + c);
+      const auto half = hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift));
+      const auto centre = hn::Sub(hn::Set(i, 8), hn::ShiftLeft<2>(hn::LoadU(i, of.means + c)));
+      const auto nested = hn::Add(hn::LoadU(i, cells + c), centre);
+      hn::StoreU(nested, i, cells + c);
       const auto high = hn::Shr(hn::Add(hn::ShiftRight<kLynxResidualBits>(nested), half), shift);
       const auto bounded = hn::Max(hn::Min(high, outermost), hn::Neg(outermost));
-      hn::StoreU(hn::DemoteTo(b, hn::Add(bounded, outermost)), b, symbols + at);
-      hn::StoreU(hn::DemoteTo(b, hn::And(nested, hn::Set(i, 15))), b, residuals + at);
+      hn::StoreU(hn::DemoteTo(b, hn::Add(bounded, outermost)), b, symbols + c);
+      hn::StoreU(hn::DemoteTo(b, hn::And(nested, hn::Set(i, 15))), b, residuals + c);
     }
-  }
-  for (int c = whole; c < channels; ++c) {
-    LynxSplitChannel(cells + c, tokens, std::size_t(channels), of.means[c], of.shifts[c], symbols + c, residuals + c);
+    for (int c = whole; c < channels; ++c) {
+      LynxSplit(&cells[c], of.means[c], of.shifts[c], &symbols[c], &residuals[c]);
+    }
   }
 }
 
@@ -206,23 +217,16 @@ void Centres(const std::uint8_t* symbols, int tokens, int channels, const LynxCh
   const Integers i;
   const Codes b;
   const int whole = VectorChannels(channels);
-  for (int c = 0; c < whole; c += kFloats) {
-    const auto shift = hn::LoadU(i, of.shifts + c);
-    const auto scale = hn::Shl(hn::Set(i, 32), shift);
-    const auto half = hn::ShiftLeft<5>(hn::ShiftRight<1>(hn::Shl(hn::Set(i, 1), shift)));
-    const auto mean = hn::ShiftLeft<3>(hn::LoadU(i, of.means + c));
-    const auto base = hn::Sub(hn::Sub(mean, hn::Set(i, 16)), hn::Add(hn::ShiftLeft<3>(scale), half));
-    for (int t = 0; t < tokens; ++t) {
-      const std::size_t at = std::size_t(t) * channels + c;
-      const auto symbol = hn::PromoteTo(i, hn::LoadU(b, symbols + at));
-      hn::StoreU(hn::Add(hn::Mul(symbol, scale), base), i, centres + at);
+  for (int t = 0; t < tokens; ++t, symbols += channels, centres += channels) {
+    for (int c = 0; c < whole; c += kFloats) {
+      const auto shift = hn::LoadU(i, of.shifts + c);
+      const auto unit = hn::Shl(hn::Set(i, 1), shift);
+      const auto high = hn::Sub(hn::PromoteTo(i, hn::LoadU(b, symbols + c)), hn::Set(i, kLynxOutermost));
+      const auto level = hn::Sub(hn::Shl(high, shift), hn::ShiftRight<1>(unit));
+      const auto mean = hn::ShiftLeft<3>(hn::LoadU(i, of.means + c));
+      hn::StoreU(hn::Add(hn::ShiftLeft<5>(level), hn::Sub(mean, hn::Set(i, 16))), i, centres + c);
     }
-  }
-  for (int c = whole; c < channels; ++c) {
-    for (int t = 0; t < tokens; ++t) {
-      const std::size_t at = std::size_t(t) * channels + c;
-      centres[at] = LynxCoarseCentre(symbols[at], of.shifts[c], of.means[c]);
-    }
+    for (int c = whole; c < channels; ++c) centres[c] = LynxCoarseCentre(symbols[c], of.shifts[c], of.means[c]);
   }
 }
 
