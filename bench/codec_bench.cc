@@ -4,6 +4,7 @@
 //
 //   codec_bench [--kernels reference|SET] [codec…]     SET: an instruction set, SSE4, AVX2, AVX3 …
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -14,6 +15,10 @@
 #include "base/float16.h"
 #include "base/random.h"
 #include "codec/catalog.h"
+
+#ifdef LYNX_HTSCODECS
+#include <htscodecs/rANS_static4x16.h>
+#endif
 
 namespace lynx {
 namespace {
@@ -29,6 +34,15 @@ constexpr NamedShape kShapes[] = {
     {"SmolLM2-135M, 3 x 64, 30 layers, 2048 tokens", 3, 64, 30, 2048},
     {"Llama-3-8B, 8 x 128, 8 layers, 2048 tokens", 8, 128, 8, 2048},
 };
+
+// As most models have it.
+RopeShape RopeOf(const NamedShape& shape) {
+  RopeShape rope{RopePairing::kNeox, 0, shape.head_dim, {}};
+  for (int pair = 0; pair < shape.head_dim / 2; ++pair) {
+    rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / shape.head_dim)));
+  }
+  return rope;
+}
 
 // Sum of four uniform variables: close enough to normal, and cheap.
 void Paint(CacheBlock* block) {
@@ -93,7 +107,8 @@ void BenchCodec(const Codec& codec, const CacheBlock& source, CacheBlock* target
   const double elements = double(source.bytes()) / 2;
   std::vector<EncodedPage> pages;
   std::vector<std::byte> scratch;
-  for (const PageAddress& address : PagesOf(source.shape(), 0, source.token_count(), codec.info().page_tokens, 0)) {
+  for (const PageAddress& address :
+       PagesOf(source.shape(), 0, source.token_count(), codec.info().page_tokens, codec.info().heads_per_page)) {
     const LayerShape& layer = source.shape().layers[address.layer];
     const PageShape shape{address.kind, address.head_count, layer.HeadDim(address.kind), address.token_count};
     scratch.resize(std::max(scratch.size(), codec.ScratchBytes(shape)));
@@ -132,6 +147,41 @@ void BenchCodec(const Codec& codec, const CacheBlock& source, CacheBlock* target
   std::printf("\n");
 }
 
+// An interleaved rANS coder for bytes as a yardstick for `lynx`: the same values as levels of 0.87 standard deviations
+// (about 2.25 bits), a buffer for each page of a head.
+void BenchHtscodecs([[maybe_unused]] const CacheBlock& source, [[maybe_unused]] CacheBlock* target,
+                    [[maybe_unused]] int page_elements) {
+#ifdef LYNX_HTSCODECS
+  const auto bytes = source.Rows(0, KvKind::kKey);
+  const std::size_t pages = bytes.size() / 2 / std::size_t(page_elements);
+  std::vector<std::vector<unsigned char>> coded;
+  std::vector<unsigned char> symbols(static_cast<std::size_t>(page_elements)), back(symbols.size());
+  std::size_t coded_bytes = 0;
+  for (std::size_t page = 0; page < pages; ++page) {
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
+      const float value = LoadElement(bytes.data() + 2 * (page * symbols.size() + i), ElementType::kBf16);
+      symbols[i] = static_cast<unsigned char>(std::clamp(int(std::floor(value / 0.87f + 0.5f)), -8, 8) + 8);
+    }
+    constexpr int kOrder = RANS_ORDER_X32;
+    unsigned size = rans_compress_bound_4x16(unsigned(symbols.size()), kOrder);
+    coded.emplace_back(size);
+    rans_compress_to_4x16(symbols.data(), unsigned(symbols.size()), coded.back().data(), &size, kOrder);
+    coded.back().resize(size);
+    coded_bytes += size;
+  }
+  const double elements = double(pages * symbols.size());
+  const Speed decode = Measure([&] { Copy(source, target); },
+                               [&] {
+                                 for (auto& page : coded) {
+                                   unsigned size = unsigned(back.size());
+                                   rans_uncompress_to_4x16(page.data(), unsigned(page.size()), back.data(), &size);
+                                 }
+                               });
+  std::printf("htscodecs rANS 32x16 %5.3f  decode to bytes %.0f Melem/s\n", 8.0 * double(coded_bytes) / elements,
+              elements / decode.seconds / 1e6);
+#endif
+}
+
 int Run(int argc, char** argv) {
 #ifndef NDEBUG
   std::fprintf(stderr, "codec_bench: built with asserts on, its figures would mislead; use the release preset\n");
@@ -153,7 +203,7 @@ int Run(int argc, char** argv) {
   std::printf("kernels: %s; bits per element, one core, best of 15\n", kernels->name);
   for (const NamedShape& shape : kShapes) {
     CacheShape cache;
-    cache.layers.assign(shape.layers, LayerShape{shape.kv_heads, shape.head_dim, shape.head_dim, {}});
+    cache.layers.assign(shape.layers, LayerShape{shape.kv_heads, shape.head_dim, shape.head_dim, RopeOf(shape)});
     CacheBlock source(cache, 0, shape.tokens);
     CacheBlock target(cache, 0, shape.tokens);
     Paint(&source);
@@ -163,6 +213,7 @@ int Run(int argc, char** argv) {
       Must(codec.status());
       BenchCodec(**codec, source, &target);
     }
+    BenchHtscodecs(source, &target, 256 * shape.head_dim);
   }
   return 0;
 }

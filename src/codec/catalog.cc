@@ -63,7 +63,12 @@ std::unique_ptr<Codec> MakeNested(const std::string& spec, Values values, const 
 }
 
 const LynxKernels& LynxKernelsOf(const CodecKernels& kernels) {
-  return &kernels == &ReferenceKernels() ? ReferenceLynxKernels() : SimdLynxKernels();
+  if (&kernels == &ReferenceKernels()) return ReferenceLynxKernels();
+  if (&kernels == &SimdKernels()) return SimdLynxKernels();
+  for (const LynxKernels* each : AllSimdLynxKernels()) {
+    if (std::string_view(each->name) == kernels.name) return *each;
+  }
+  return SimdLynxKernels();
 }
 
 std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape,
