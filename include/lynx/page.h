@@ -13,7 +13,7 @@
 namespace lynx {
 
 enum class ElementType : std::uint8_t { kBf16 = 0, kF16 = 1, kF32 = 2 };
-inline int ElementBytes(ElementType type) { return type == ElementType::kF32 ? 4 : 2; }
+constexpr int ElementBytes(ElementType type) { return type == ElementType::kF32 ? 4 : 2; }
 
 enum class KvKind : std::uint8_t { kKey = 0, kValue = 1 };
 

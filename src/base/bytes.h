@@ -13,7 +13,7 @@
 namespace lynx {
 
 template <typename T>
-inline T LoadLittle(const std::byte* from) {
+constexpr T LoadLittle(const std::byte* from) {
   static_assert(std::is_integral_v<T>);
   std::make_unsigned_t<T> value = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i) {
@@ -23,7 +23,7 @@ inline T LoadLittle(const std::byte* from) {
 }
 
 template <typename T>
-inline void StoreLittle(T value, std::byte* to) {
+constexpr void StoreLittle(T value, std::byte* to) {
   static_assert(std::is_integral_v<T>);
   const auto bits = std::make_unsigned_t<T>(value);
   for (std::size_t i = 0; i < sizeof(T); ++i) to[i] = std::byte(std::uint8_t(bits >> (8 * i)));

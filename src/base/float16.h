@@ -11,15 +11,15 @@
 
 namespace lynx {
 
-inline float Bf16ToFloat(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
+constexpr float Bf16ToFloat(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
 
-inline std::uint16_t FloatToBf16(float value) {
+constexpr std::uint16_t FloatToBf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return std::uint16_t((bits >> 16) | 0x40u);
   return std::uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline float F16ToFloat(std::uint16_t half) {
+constexpr float F16ToFloat(std::uint16_t half) {
   const std::uint32_t sign = std::uint32_t(half & 0x8000u) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1fu;
   const std::uint32_t mantissa = half & 0x3ffu;
@@ -29,7 +29,7 @@ inline float F16ToFloat(std::uint16_t half) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(subnormal) | sign);
 }
 
-inline std::uint16_t FloatToF16(float value) {
+constexpr std::uint16_t FloatToF16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = std::uint16_t((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;

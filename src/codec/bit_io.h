@@ -9,8 +9,8 @@
 
 namespace lynx {
 
-inline std::uint32_t ZigZag(std::int32_t value) { return (std::uint32_t(value) << 1) ^ std::uint32_t(value >> 31); }
-inline std::int32_t UnZigZag(std::uint32_t code) { return std::int32_t(code >> 1) ^ -std::int32_t(code & 1u); }
+constexpr std::uint32_t ZigZag(std::int32_t value) { return (std::uint32_t(value) << 1) ^ std::uint32_t(value >> 31); }
+constexpr std::int32_t UnZigZag(std::uint32_t code) { return std::int32_t(code >> 1) ^ -std::int32_t(code & 1u); }
 
 // Length of the code of `value` < 2^30 in bits.
 inline int GolombBits(std::uint32_t value, int order) { return 2 * std::bit_width((value >> order) + 1u) - 1 + order; }
@@ -66,14 +66,14 @@ class BitWriter {
 // read gives zero and ok() is false.
 class BitReader {
  public:
-  explicit BitReader(std::span<const std::byte> first, std::span<const std::byte> second = {})
+  constexpr explicit BitReader(std::span<const std::byte> first, std::span<const std::byte> second = {})
       : bytes_(first), second_(second) {}
-  bool ok() const { return ok_; }
+  constexpr bool ok() const { return ok_; }
   // Bytes of which at least one bit was read, both stretches together.
-  std::size_t bytes() const { return at_ - std::size_t(filled_) / 8; }
+  constexpr std::size_t bytes() const { return at_ - std::size_t(filled_) / 8; }
 
   // count <= 32.
-  std::uint32_t Get(int count) {
+  constexpr std::uint32_t Get(int count) {
     if (filled_ < count) Refill();
     if (filled_ < count || !ok_) return Fail();
     const auto bits = std::uint32_t(window_ & ((std::uint64_t{1} << count) - 1u));
@@ -81,9 +81,9 @@ class BitReader {
     return bits;
   }
   // Up to the next whole byte.
-  void SkipPadding() { Drop(filled_ % 8); }
+  constexpr void SkipPadding() { Drop(filled_ % 8); }
   // A value below 2^31.
-  std::uint32_t GetGolomb(int order) {
+  constexpr std::uint32_t GetGolomb(int order) {
     if (filled_ < 32) Refill();
     const int extra = std::countr_one(window_);  // above filled_ there are zeros
     if (extra + order > 30 || extra >= filled_ || !ok_) return Fail();
@@ -94,16 +94,16 @@ class BitReader {
   }
 
  private:
-  std::uint32_t Fail() {
+  constexpr std::uint32_t Fail() {
     ok_ = false;
     return 0;
   }
-  void Drop(int count) {
+  constexpr void Drop(int count) {
     window_ >>= count;
     filled_ -= count;
   }
   // More than 56 bits, or all that there are.
-  void Refill() {
+  constexpr void Refill() {
     while (filled_ <= 56) {
       if (bytes_.empty()) {
         if (second_.empty()) return;

@@ -11,7 +11,7 @@
 namespace lynx {
 
 // The nearest integer, ties to even, of |x| < 2^22: adding 1.5 * 2^23 leaves it in the low mantissa bits.
-inline int NearestInteger(float x) {
+constexpr int NearestInteger(float x) {
   return std::bit_cast<std::int32_t>(x + 12582912.0f) - std::bit_cast<std::int32_t>(12582912.0f);
 }
 
@@ -25,7 +25,7 @@ struct NestedPageScale {
   std::uint16_t base;
   std::uint16_t unit;
 };
-inline NestedPageScale NestedPageScaleOf(float least, float greatest) {
+constexpr NestedPageScale NestedPageScaleOf(float least, float greatest) {
   const std::uint16_t base = F16Down(least);
   return {base, F16Up((greatest - F16ToFloat(base)) / 255.0f)};
 }
@@ -35,10 +35,10 @@ struct NestedChunkScale {
   std::uint8_t offset;
   std::uint8_t width;
 };
-inline float NestedLow(float base, float unit, std::uint8_t offset) { return base + float(offset) * unit; }
-inline float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
-inline float NestedInverse(float cell) { return cell > 0.0f ? 1.0f / cell : 0.0f; }
-inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
+constexpr float NestedLow(float base, float unit, std::uint8_t offset) { return base + float(offset) * unit; }
+constexpr float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
+constexpr float NestedInverse(float cell) { return cell > 0.0f ? 1.0f / cell : 0.0f; }
+constexpr NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
   if (unit == 0.0f) return {0, 0};
   // Neither quotient is negative or above 2^9, so conversion to int is floor, without a call.
   const float offset = (least - base) / unit;
@@ -50,22 +50,22 @@ inline NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, 
 }
 
 // What an unknown rest of `bits` bits of n adds on average; the centre of the cells that begin with n = 0.
-inline float NestedHalf(int bits) { return 0.5f * float(1 << bits); }
-inline float NestedFirst(float low, float half, float cell) { return low + half * cell; }
+constexpr float NestedHalf(int bits) { return 0.5f * float(1 << bits); }
+constexpr float NestedFirst(float low, float half, float cell) { return low + half * cell; }
 // The number of the cell whose centre is nearest; first: that of cell 0.
-inline int NestedQuantize(float value, float first, float inverse_cell) {
+constexpr int NestedQuantize(float value, float first, float inverse_cell) {
   const float position = (value - first) * inverse_cell;
   const float above = position > 0.0f ? position : 0.0f;
   return NearestInteger(above < 255.0f ? above : 255.0f);
 }
-inline float NestedCentre(int n, float first, float cell) { return first + float(n) * cell; }
+constexpr float NestedCentre(int n, float first, float cell) { return first + float(n) * cell; }
 
 // --- int8, int4 ---
 
-inline std::uint16_t IntegerStepOf(float magnitude, float greatest_code) { return F16Up(magnitude / greatest_code); }
-inline float IntegerInverse(float step) { return step > 0.0f ? 1.0f / step : 0.0f; }
+constexpr std::uint16_t IntegerStepOf(float magnitude, float greatest_code) { return F16Up(magnitude / greatest_code); }
+constexpr float IntegerInverse(float step) { return step > 0.0f ? 1.0f / step : 0.0f; }
 
 // A nibble as a signed number.
-inline int SignedNibble(int nibble) { return (nibble ^ 8) - 8; }
+constexpr int SignedNibble(int nibble) { return (nibble ^ 8) - 8; }
 
 }  // namespace lynx

@@ -21,26 +21,6 @@ void SetValue(float value, const Rows& rows, int token, int channel) {
   StoreElement(value, rows.type, At(rows, token, channel));
 }
 
-// Codes of one token of one channel inside code rows that begin as zeros.
-void PutCode(std::byte* rows, int tokens, int channels, int width, int token, int channel, int code) {
-  int left = width;
-  for (int piece : kPieces) {
-    if ((width & piece) == 0) continue;
-    left -= piece;
-    PutRow(rows, channels, piece, token, channel, code >> left & ((1 << piece) - 1));
-    rows += RowBytes(tokens, channels, piece);
-  }
-}
-int GetCode(const std::byte* rows, int tokens, int channels, int width, int token, int channel) {
-  int code = 0;
-  for (int piece : kPieces) {
-    if ((width & piece) == 0) continue;
-    code = code << piece | GetRow(rows, channels, piece, token, channel);
-    rows += RowBytes(tokens, channels, piece);
-  }
-  return code;
-}
-
 void ChannelRanges(ConstRows rows, int tokens, int channels, float* least, float* greatest) {
   for (int channel = 0; channel < channels; ++channel) {
     float low = ValueAt(rows, 0, channel);

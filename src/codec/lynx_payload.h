@@ -28,10 +28,10 @@ inline constexpr int kLynxMaxOrder = 15;
 // Per element, all streams together: a page that needs more travels exactly.
 inline constexpr std::size_t kLynxMostBytes = 2;
 
-inline std::size_t LynxHeadBytes(const PageDims& dims) {
+constexpr std::size_t LynxHeadBytes(const PageDims& dims) {
   return kLynxFixedBytes + 2 * std::size_t(dims.address.head_count);
 }
-inline std::size_t LynxSinkBytes(const PageDims& dims, int sinks) {
+constexpr std::size_t LynxSinkBytes(const PageDims& dims, int sinks) {
   return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
 }
 

@@ -40,18 +40,18 @@ std::int32_t LynxCellSum(const std::int32_t* cells, int tokens, std::size_t stri
 std::int32_t LynxDistanceSum(const std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean);
 
 // n = floor(16 e + 8) with e = (x - mean) / step; the anchor level is n >> 4.
-inline std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
+constexpr std::int32_t LynxNested(std::int32_t cell, std::int32_t mean) { return cell + 8 - 4 * mean; }
 
 // A level in a channel of this shift is a high part, which its symbol tells (the outermost symbols with a Golomb code
 // after them), and `shift` low bits.
-inline std::int32_t LynxHighOf(std::int32_t level, int shift) { return (level + ((1 << shift) >> 1)) >> shift; }
-inline std::uint8_t LynxSymbolOf(std::int32_t level, int shift) {
+constexpr std::int32_t LynxHighOf(std::int32_t level, int shift) { return (level + ((1 << shift) >> 1)) >> shift; }
+constexpr std::uint8_t LynxSymbolOf(std::int32_t level, int shift) {
   const std::int32_t high = LynxHighOf(level, shift);
   const std::int32_t bounded = high < -kLynxOutermost ? -kLynxOutermost : high > kLynxOutermost ? kLynxOutermost : high;
   return std::uint8_t(bounded + kLynxOutermost);
 }
-inline bool LynxIsOutermost(std::uint8_t symbol) { return symbol == 0 || symbol == 2 * kLynxOutermost; }
-inline std::uint32_t LynxLowOf(std::int32_t level, int shift) {
+constexpr bool LynxIsOutermost(std::uint8_t symbol) { return symbol == 0 || symbol == 2 * kLynxOutermost; }
+constexpr std::uint32_t LynxLowOf(std::int32_t level, int shift) {
   return std::uint32_t(level + ((1 << shift) >> 1)) & ((1u << shift) - 1u);
 }
 // A cell becomes n; its symbol and residual.
@@ -66,11 +66,11 @@ inline void LynxSplit(std::int32_t* cell, std::int32_t mean, int shift, std::uin
 //   32 times what open bits add to the level
 //   the known bits of the residual, x, times 2^(5 - known)
 //   2^(4 - known).
-inline std::int32_t LynxCoarseCentre(std::uint8_t symbol, int shift, std::int32_t mean) {
+constexpr std::int32_t LynxCoarseCentre(std::uint8_t symbol, int shift, std::int32_t mean) {
   return 32 * ((int(symbol) - kLynxOutermost) * (1 << shift) - ((1 << shift) >> 1)) + 8 * mean - 16;
 }
-inline std::int32_t LynxFineCentre(std::int32_t x, int known) { return x * (1 << (5 - known)); }
-inline std::int32_t LynxHalfCell(int known) { return 1 << (kLynxResidualBits - known); }
-inline float LynxValueOf(std::int32_t centre, float step) { return float(centre) * step; }
+constexpr std::int32_t LynxFineCentre(std::int32_t x, int known) { return x * (1 << (5 - known)); }
+constexpr std::int32_t LynxHalfCell(int known) { return 1 << (kLynxResidualBits - known); }
+constexpr float LynxValueOf(std::int32_t centre, float step) { return float(centre) * step; }
 
 }  // namespace lynx

@@ -16,10 +16,10 @@ inline constexpr int kLynxProbabilityBits = 12;
 inline constexpr int kLynxUnitClass = 16;
 inline constexpr int kLynxTables = kLynxUnitClass + 4;
 inline constexpr int kLynxClasses = kLynxUnitClass + 4 * 20;
-inline int LynxShift(int channel_class) {
+constexpr int LynxShift(int channel_class) {
   return channel_class < kLynxUnitClass ? 0 : (channel_class - kLynxUnitClass) / 4;
 }
-inline int LynxTableOf(int channel_class) { return channel_class - 4 * LynxShift(channel_class); }
+constexpr int LynxTableOf(int channel_class) { return channel_class - 4 * LynxShift(channel_class); }
 
 // 2^(eighths / 8) in single precision; eighths in [-1008, 1023].
 float EighthOctave(int eighths);
@@ -31,7 +31,7 @@ int FineOctavesOf(float value);
 struct LynxTable {
   std::array<std::uint16_t, kLynxSymbols + 1> cumulative;  // of 2^12; every symbol has at least one
   std::array<std::uint8_t, 1 << kLynxProbabilityBits> symbol;
-  int Frequency(int each) const { return cumulative[std::size_t(each) + 1] - cumulative[std::size_t(each)]; }
+  constexpr int Frequency(int each) const { return cumulative[std::size_t(each) + 1] - cumulative[std::size_t(each)]; }
 };
 
 class LynxTables {

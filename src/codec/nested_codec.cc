@@ -6,21 +6,12 @@
 #include "base/bytes.h"
 #include "base/float16.h"
 #include "codec/elements.h"
+#include "codec/nested_payload.h"
 #include "codec/page_io.h"
 #include "codec/page_parts.h"
 
 namespace lynx {
 namespace {
-
-// Payload of stream 0, H channels:
-//   2          recent tokens
-//   S H E      elements of the sinks
-//   2 H        base (FP16) per channel
-//   2 H        unit (FP16) per channel
-//   then per chunk: H offset bytes, H width bytes, code rows of the anchors of its plain tokens, of the anchors of its
-//   recent tokens, of the residuals of its recent tokens
-// Payload of stream 1: per chunk the code rows of the residuals of its plain tokens.
-constexpr std::size_t kFixedBytes = 2;
 
 CodecInfo Info(const std::string& spec) {
   CodecInfo info;
@@ -28,45 +19,6 @@ CodecInfo Info(const std::string& spec) {
   info.spec = spec;
   info.stream_count = 2;
   return info;
-}
-
-// Where the parts of one chunk lie in both payloads. Sizes of a whole page are the beginnings of the chunk behind it.
-struct ChunkPlace {
-  int first = 0;  // tokens of the page: sinks lie before, recent ones from `cut` on
-  int cut = 0;
-  int end = 0;
-  std::size_t scales = 0;
-  std::size_t plain_anchor = 0, recent_anchor = 0, recent_residual = 0;
-  std::size_t plain_residual = 0;  // in stream 1
-  int plain() const { return cut - first; }
-  int recent() const { return end - cut; }
-};
-
-std::size_t SinkBytes(const PageDims& dims, int sinks) {
-  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
-}
-
-ChunkPlace PlaceOf(const PageDims& dims, const Parts& parts, int anchor_bits, int chunk) {
-  const std::size_t channels = std::size_t(dims.channels);
-  std::size_t at = kFixedBytes + SinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
-  for (int i = 0;; ++i) {
-    ChunkPlace place;
-    place.first = std::clamp(i * kChunkTokens, parts.sinks, dims.tokens);
-    place.end = std::min((i + 1) * kChunkTokens, dims.tokens);
-    place.cut = std::clamp(dims.tokens - parts.recent, place.first, std::max(place.first, place.end));
-    place.scales = at;
-    place.plain_residual = later;
-    if (i == chunk) {
-      place.plain_anchor = at + 2 * channels;
-      place.recent_anchor = place.plain_anchor + CodeRowBytes(place.plain(), dims.channels, anchor_bits);
-      place.recent_residual = place.recent_anchor + CodeRowBytes(place.recent(), dims.channels, anchor_bits);
-      return place;
-    }
-    at += 2 * channels + CodeRowBytes(place.plain(), dims.channels, anchor_bits) +
-          CodeRowBytes(place.recent(), dims.channels, anchor_bits) +
-          CodeRowBytes(place.recent(), dims.channels, kNestedBits - anchor_bits);
-    later += CodeRowBytes(place.plain(), dims.channels, kNestedBits - anchor_bits);
-  }
 }
 
 // Per channel, both ways.
@@ -132,11 +84,11 @@ std::size_t NestedCodec::PayloadBytes(const PageDims& dims, int stream) const {
   if (stream == 1) return expected;
   // Sinks, all residuals, and one more row of bytes per piece where the first recent token cuts a chunk.
   const auto pieces = CodeRowBytes(1, dims.channels, parameters_.anchor_bits);
-  return expected + SinkBytes(dims, std::min(kSinks, dims.tokens)) + ExpectedPayloadBytes(dims, 1) + pieces;
+  return expected + NestedSinkBytes(dims, std::min(kSinks, dims.tokens)) + ExpectedPayloadBytes(dims, 1) + pieces;
 }
 
 std::size_t NestedCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) const {
-  const ChunkPlace end = PlaceOf(dims, {0, dims.tokens, 0}, parameters_.anchor_bits, dims.chunks());
+  const NestedPlace end = NestedPlaceOf(dims, {0, dims.tokens, 0}, parameters_.anchor_bits, dims.chunks());
   return stream == 0 ? end.scales : end.plain_residual;
 }
 
@@ -176,27 +128,27 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   StoreLittle(std::uint16_t(parts.recent), to);
   for (int token = 0; token < parts.sinks; ++token) {
     CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type,
-                 to + kFixedBytes + SinkBytes(dims, token));
+                 to + kNestedFixedBytes + NestedSinkBytes(dims, token));
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
-    const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
+    const NestedPlace place = NestedPlaceOf(dims, parts, anchor_bits, chunk);
     kernels_.channel_ranges(rows.From(place.first), place.end - place.first, dims.channels,
                             least + std::size_t(chunk) * channels, greatest + std::size_t(chunk) * channels);
   }
-  const std::size_t sink_bytes = SinkBytes(dims, parts.sinks), ranges = std::size_t(dims.chunks()) * channels;
+  const std::size_t sink_bytes = NestedSinkBytes(dims, parts.sinks), ranges = std::size_t(dims.chunks()) * channels;
   // Nobody has looked at the values of BF16 rows before.
   if (rows.type == ElementType::kBf16 &&
       !(AllWithin(least, ranges, kMaxMagnitude) && AllWithin(greatest, ranges, kMaxMagnitude) &&
-        SinksWithin(to + kFixedBytes, sink_bytes / 2, ElementType::kBf16))) {
+        SinksWithin(to + kNestedFixedBytes, sink_bytes / 2, ElementType::kBf16))) {
     return false;
   }
   JoinRanges(least, greatest, dims.chunks(), dims.channels, first, inverse_cell);
-  std::byte* page_scales = to + kFixedBytes + sink_bytes;
+  std::byte* page_scales = to + kNestedFixedBytes + sink_bytes;
   kernels_.nested_page(first, inverse_cell, dims.channels, page_scales);
   kernels_.floats_of_halfs(page_scales, dims.channels, scales.base);
   kernels_.floats_of_halfs(page_scales + 2 * channels, dims.channels, scales.unit);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
-    const ChunkPlace place = PlaceOf(dims, parts, anchor_bits, chunk);
+    const NestedPlace place = NestedPlaceOf(dims, parts, anchor_bits, chunk);
     const std::size_t at = std::size_t(chunk) * channels;
     kernels_.nested_scales(scales.base, scales.unit, least + at, greatest + at, dims.channels, to + place.scales,
                            to + place.scales + channels, first, inverse_cell);
@@ -205,7 +157,7 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
     kernels_.nested_quantize(rows.From(place.cut), place.recent(), dims.channels, anchor_bits, first, inverse_cell,
                              to + place.recent_anchor, to + place.recent_residual);
   }
-  const ChunkPlace end = PlaceOf(dims, parts, anchor_bits, dims.chunks());
+  const NestedPlace end = NestedPlaceOf(dims, parts, anchor_bits, dims.chunks());
   payload_bytes[0] = end.scales;
   payload_bytes[1] = end.plain_residual;
   return true;
@@ -213,18 +165,18 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
 
 Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
   Parts parts = PartsOf(dims);
-  if (payloads[0].size() >= kFixedBytes) parts.recent = LoadLittle<std::uint16_t>(payloads[0].data());
+  if (payloads[0].size() >= kNestedFixedBytes) parts.recent = LoadLittle<std::uint16_t>(payloads[0].data());
   parts.recent = std::min(parts.recent, parts.coded + 1);  // one too many is refused below
-  const ChunkPlace end = PlaceOf(dims, parts, parameters_.anchor_bits, dims.chunks());
+  const NestedPlace end = NestedPlaceOf(dims, parts, parameters_.anchor_bits, dims.chunks());
   if (parts.coded == 0 || parts.recent > parts.coded || payloads[0].size() != end.scales ||
       (payloads.size() > 1 && payloads[1].size() != end.plain_residual)) {
     return Corrupt("page stream payload does not fit the page's shape");
   }
   const std::size_t sink_elements = std::size_t(parts.sinks) * std::size_t(dims.channels);
-  if (!SinksWithin(payloads[0].data() + kFixedBytes, sink_elements, dims.element_type)) {
+  if (!SinksWithin(payloads[0].data() + kNestedFixedBytes, sink_elements, dims.element_type)) {
     return Corrupt("page stream has a sink that is not finite or too large");
   }
-  const std::byte* from = payloads[0].data() + kFixedBytes + SinkBytes(dims, parts.sinks);
+  const std::byte* from = payloads[0].data() + kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks);
   const PageScales scales(dims.channels, &scratch);
   if (!kernels_.floats_of_halfs(from, dims.channels, scales.base) ||
       !kernels_.floats_of_halfs(from + 2 * dims.channels, dims.channels, scales.unit)) {
@@ -248,12 +200,12 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   float* cell = scratch.Take<float>(std::size_t(dims.channels));
   Parts parts = PartsOf(dims);
   parts.recent = LoadLittle<std::uint16_t>(payloads[0].data());
-  const ChunkPlace place = PlaceOf(dims, parts, parameters_.anchor_bits, chunk);
+  const NestedPlace place = NestedPlaceOf(dims, parts, parameters_.anchor_bits, chunk);
   const int begin = chunk * kChunkTokens;
   const std::byte* from = payloads[0].data();
 
   for (int token = begin; token < place.first; ++token) {
-    CopyElements(from + kFixedBytes + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
+    CopyElements(from + kNestedFixedBytes + NestedSinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
                  rows.From(token - begin).data);
   }
   kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,

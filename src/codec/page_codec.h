@@ -29,18 +29,20 @@ struct PageDims {
   PageAddress address = {};
   ElementType element_type = ElementType::kBf16;  // of the page that was encoded
   int tokens_after = -1;                          // as in BasicPage; unset when decoding
-  int chunks() const { return (tokens + kChunkTokens - 1) / kChunkTokens; }
-  int ChunkTokens(int chunk) const {
+  constexpr int chunks() const { return (tokens + kChunkTokens - 1) / kChunkTokens; }
+  constexpr int ChunkTokens(int chunk) const {
     const int left = tokens - chunk * kChunkTokens;
     return left < kChunkTokens ? left : kChunkTokens;
   }
-  std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
+  constexpr std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
 };
 
 // Rows of packed nibbles: tokens 2i and 2i + 1 of a channel share byte [i][channel], the even token in the low half.
-inline std::size_t NibbleBytes(int tokens, int channels) { return std::size_t(tokens + 1) / 2 * std::size_t(channels); }
+constexpr std::size_t NibbleBytes(int tokens, int channels) {
+  return std::size_t(tokens + 1) / 2 * std::size_t(channels);
+}
 // Where a chunk begins in them.
-inline std::size_t NibbleOffset(int chunk, int channels) { return chunk * NibbleBytes(kChunkTokens, channels); }
+constexpr std::size_t NibbleOffset(int chunk, int channels) { return chunk * NibbleBytes(kChunkTokens, channels); }
 
 // Hands out pieces of the caller's scratch, each aligned to 64 bytes.
 class Scratch {

@@ -12,11 +12,11 @@ namespace lynx {
 inline constexpr int kSinks = 4;  // positions of the sequence that travel exactly
 
 // Rows of `width` bits: byte [i][channel] holds 8 / width tokens, the first in the low bits.
-inline std::size_t RowBytes(int tokens, int channels, int width) {
+constexpr std::size_t RowBytes(int tokens, int channels, int width) {
   const int per_byte = 8 / width;
   return std::size_t((tokens + per_byte - 1) / per_byte) * std::size_t(channels);
 }
-inline void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
+constexpr void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
   const int per_byte = 8 / width;
   rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
       std::byte(bits << (token % per_byte * width));
@@ -42,7 +42,7 @@ inline void AddRow(const std::byte* rows, int channels, int width, int token, in
       reinterpret_cast<const std::uint8_t*>(rows) + std::size_t(token / per_byte) * std::size_t(channels);
   for (int c = 0; c < channels; ++c) to[c] = std::uint8_t(to[c] + ((from[c] >> down & mask) << up));
 }
-inline int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
+constexpr int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
   const int per_byte = 8 / width;
   const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
   return byte >> (token % per_byte * width) & ((1 << width) - 1);
@@ -50,11 +50,32 @@ inline int GetRow(const std::byte* rows, int channels, int width, int token, int
 
 // Code rows: codes of `width` < 8 bits are cut, from their high bits, into pieces of 4, 2 and 1 bits, those that add up
 // to the width; the rows of each piece follow one another.
-inline constexpr int kPieces[] = {4, 2, 1};
-inline std::size_t CodeRowBytes(int tokens, int channels, int width) {
+inline constexpr int kGreatestPiece = 4;
+constexpr std::size_t CodeRowBytes(int tokens, int channels, int width) {
   std::size_t bytes = 0;
-  for (int piece : kPieces) bytes += (width & piece) != 0 ? RowBytes(tokens, channels, piece) : 0;
+  for (int piece = kGreatestPiece; piece > 0; piece /= 2) {
+    bytes += (width & piece) != 0 ? RowBytes(tokens, channels, piece) : 0;
+  }
   return bytes;
+}
+// The code of one token of one channel inside code rows; PutCode: inside code rows that begin as zeros.
+constexpr int GetCode(const std::byte* rows, int tokens, int channels, int width, int token, int channel) {
+  int code = 0;
+  for (int piece = kGreatestPiece; piece > 0; piece /= 2) {
+    if ((width & piece) == 0) continue;
+    code = code << piece | GetRow(rows, channels, piece, token, channel);
+    rows += RowBytes(tokens, channels, piece);
+  }
+  return code;
+}
+constexpr void PutCode(std::byte* rows, int tokens, int channels, int width, int token, int channel, int code) {
+  int left = width;
+  for (int piece = kGreatestPiece; piece > 0; piece /= 2) {
+    if ((width & piece) == 0) continue;
+    left -= piece;
+    PutRow(rows, channels, piece, token, channel, code >> left & ((1 << piece) - 1));
+    rows += RowBytes(tokens, channels, piece);
+  }
 }
 
 // Which tokens of a page travel how: sinks first, then coded ones, the last of which may be recent.
@@ -62,17 +83,17 @@ struct Parts {
   int sinks = 0;
   int coded = 0;
   int recent = 0;
-  int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
+  constexpr int plain() const { return coded - recent; }  // coded tokens whose residual comes in later streams
 };
 
 // Without the recent ones.
-inline Parts PartsOf(const PageDims& dims) {
+constexpr Parts PartsOf(const PageDims& dims) {
   const int sinks = std::clamp(kSinks - dims.address.first_token, 0, dims.tokens);
   return {sinks, dims.tokens - sinks, 0};
 }
 
 // How many of the coded tokens belong to the last `recent` ones of the prompt, as an encoder is told.
-inline int RecentOf(const PageDims& dims, int coded, int recent) {
+constexpr int RecentOf(const PageDims& dims, int coded, int recent) {
   return dims.tokens_after < 0 ? 0 : std::clamp(recent - dims.tokens_after, 0, coded);
 }
 

@@ -4,42 +4,18 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "codec/elements.h"
 #include "codec/kernels.h"
+#include "codec/paper_payload.h"
 
 namespace lynx {
 namespace {
 
-// Payload of stream 0, channels = H:
-//   2H  gamma_min (FP16) per channel   2H  gamma_scale (FP16) per channel
-//   then per chunk: 2H mu (FP16), 2H sigma (FP16), nibble rows of the anchor's low four bits and, in paper127, bit rows
-//   of its fifth bit: tokens 8i … 8i + 7 of a channel share byte [i][channel], token 8i in bit 0
-// Payload of stream 1: per chunk the nibble rows of the residual.
 CodecInfo Info(PaperReading reading, const std::string& spec) {
   CodecInfo info;
   info.name = reading == PaperReading::k120 ? "paper" : "paper127";
   info.spec = spec;
   info.stream_count = 2;
   return info;
-}
-
-// A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
-float Divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
-
-void PutCode(std::byte* codes, int channels, int token, int channel, int code) {
-  codes[std::size_t(token / 2) * channels + channel] |= std::byte((code & 15) << (token % 2 * 4));
-}
-
-void PutFifthBit(std::byte* bits, int channels, int token, int channel, int code) {
-  bits[std::size_t(token / 8) * channels + channel] |= std::byte((code >> 4 & 1) << (token % 8));
-}
-
-int GetNibble(const std::byte* codes, int channels, int token, int channel) {
-  return int(codes[std::size_t(token / 2) * channels + channel] >> (token % 2 * 4)) & 15;
-}
-
-int GetFifthBit(const std::byte* bits, int channels, int token, int channel) {
-  return int(bits[std::size_t(token / 8) * channels + channel] >> (token % 8)) & 1;
 }
 
 // All loops have channels inside, without dependence between them: they vectorise, and every width gives the same
@@ -63,7 +39,7 @@ void NormalizePage(const float* values, const PageDims& dims, float* base, float
     const std::uint16_t gamma_min = F16Down(base[c]);
     base[c] = F16ToFloat(gamma_min);
     const std::uint16_t gamma_scale = F16Up(divisor[c] - base[c]);
-    divisor[c] = Divisor(F16ToFloat(gamma_scale));
+    divisor[c] = PaperDivisor(F16ToFloat(gamma_scale));
     StoreLittle(gamma_min, to + 2 * c);
     StoreLittle(gamma_scale, to + 2 * (channels + c));
   }
@@ -91,7 +67,7 @@ void NormalizeChunk(float* values, int tokens, std::size_t channels, float* mu, 
   for (std::size_t c = 0; c < channels; ++c) {
     const std::uint16_t half = F16Up(sigma[c]);
     StoreLittle(half, to + 2 * (channels + c));
-    sigma[c] = Divisor(F16ToFloat(half));
+    sigma[c] = PaperDivisor(F16ToFloat(half));
   }
   Normalize(values, tokens, channels, mu, sigma, values);
 }
@@ -103,18 +79,8 @@ PaperCodec::PaperCodec(const CacheShape& shape, PaperReading reading, double alp
       reading_(reading),
       levels_(alpha, reading == PaperReading::k120 ? 120 : 127) {}
 
-std::size_t PaperCodec::AnchorBytes(int tokens, int channels) const {
-  const std::size_t fifth_bits = reading_ == PaperReading::k127 ? std::size_t(tokens + 7) / 8 * channels : 0;
-  return NibbleBytes(tokens, channels) + fifth_bits;
-}
-
-std::size_t PaperCodec::ChunkOffset(int channels, int chunk) const {
-  return 4 * std::size_t(channels) + chunk * (4 * std::size_t(channels) + AnchorBytes(kChunkTokens, channels));
-}
-
 std::size_t PaperCodec::PayloadBytes(const PageDims& dims, int stream) const {
-  if (stream == 1) return NibbleBytes(dims.tokens, dims.channels);
-  return 4 * std::size_t(dims.channels) * (1 + dims.chunks()) + AnchorBytes(dims.tokens, dims.channels);
+  return PaperPayloadBytes(reading_, dims, stream);
 }
 
 std::size_t PaperCodec::WorkBytes(const PageDims& dims) const {
@@ -133,7 +99,7 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const int tokens = dims.ChunkTokens(chunk);
     float* rows = normal + chunk * kChunkTokens * channels;
-    std::byte* scales = payloads[0] + ChunkOffset(dims.channels, chunk);
+    std::byte* scales = payloads[0] + PaperChunkOffset(reading_, dims.channels, chunk);
     std::byte* anchor = scales + 4 * channels;
     std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
     std::byte* residual = payloads[1] + NibbleOffset(chunk, dims.channels);
@@ -145,9 +111,9 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
         const int level = levels_.LevelOf(std::fabs(x));
         const int coarse = PaperCoarse(level);
         const int code = PaperAnchor(coarse, x < 0.0f);
-        PutCode(anchor, dims.channels, token, c, code);
+        PutNibble(anchor, dims.channels, token, c, code);
         if (reading_ == PaperReading::k127) PutFifthBit(fifth, dims.channels, token, c, code);
-        PutCode(residual, dims.channels, token, c, PaperResidual(coarse, level));
+        PutNibble(residual, dims.channels, token, c, PaperResidual(coarse, level));
       }
     }
   }
@@ -157,7 +123,8 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
 Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch) const {
   const auto finite = [&](std::size_t offset) { return AllF16Finite(payloads[0].data() + offset, 2 * dims.channels); };
   bool all = finite(0);
-  for (int chunk = 0; chunk < dims.chunks(); ++chunk) all = all && finite(ChunkOffset(dims.channels, chunk));
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk)
+    all = all && finite(PaperChunkOffset(reading_, dims.channels, chunk));
   return all ? Ok() : Corrupt("page stream has a scale that is not finite");
 }
 
@@ -165,7 +132,7 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   const std::size_t channels = std::size_t(dims.channels);
   const int tokens = dims.ChunkTokens(chunk);
   const std::byte* page_scales = payloads[0].data();
-  const std::byte* scales = page_scales + ChunkOffset(dims.channels, chunk);
+  const std::byte* scales = page_scales + PaperChunkOffset(reading_, dims.channels, chunk);
   const std::byte* anchor = scales + 4 * channels;
   const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
   const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
@@ -181,14 +148,9 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   }
   for (int token = 0; token < tokens; ++token) {
     for (int c = 0; c < dims.channels; ++c) {
-      int code = SignedNibble(GetNibble(anchor, dims.channels, token, c));
-      if (reading_ == PaperReading::k127) {
-        code = (code & 15) - 16 * GetFifthBit(fifth, dims.channels, token, c);
-      }
+      const int code = PaperGetAnchor(reading_, anchor, fifth, dims.channels, token, c);
       const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, c)) : 0;
-      const float magnitude = levels_.ValueOf(PaperJoin(PaperCoarseOf(code), finer));
-      const float x = PaperIsNegative(code) ? -magnitude : magnitude;
-      rows[token * channels + c] = gamma_min[c] + (mu[c] + x * sigma[c]) * gamma_scale[c];
+      rows[token * channels + c] = PaperValueOf(levels_, code, finer, {gamma_min[c], gamma_scale[c], mu[c], sigma[c]});
     }
   }
 }

@@ -5,12 +5,9 @@
 
 #include "codec/page_codec.h"
 #include "codec/paper_levels.h"
+#include "codec/paper_payload.h"
 
 namespace lynx {
-
-// The text's full scale of 127 needs 18 anchor codes, which do not fit four bits: k120 has exactly 16, k127 takes a
-// fifth bit.
-enum class PaperReading { k120, k127 };
 
 class PaperCodec : public PageCodec {
  public:
@@ -25,9 +22,6 @@ class PaperCodec : public PageCodec {
   void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
 
  private:
-  std::size_t AnchorBytes(int tokens, int channels) const;
-  std::size_t ChunkOffset(int channels, int chunk) const;
-
   const PaperReading reading_;
   const PaperLevels levels_;
 };

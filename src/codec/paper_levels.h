@@ -15,19 +15,19 @@ class PaperLevels {
   PaperLevels(double alpha, int full_scale);
 
   // The level of magnitude >= 0: how many thresholds are <= magnitude; 0…full_scale.
-  int LevelOf(float magnitude) const {
+  constexpr int LevelOf(float magnitude) const {
     const int bucket = std::clamp(BucketOf(magnitude), first_bucket_, last_bucket_) - first_bucket_;
     const int level = bucket_levels_[bucket];
     return level + (thresholds_[level] <= magnitude ? 1 : 0);
   }
   // The magnitude that a level stands for; level 0…255 (streams can say more than full_scale).
-  float ValueOf(int level) const { return values_[level]; }
+  constexpr float ValueOf(int level) const { return values_[level]; }
   // The least magnitude of level + 1.
-  float ThresholdOf(int level) const { return thresholds_[level]; }
+  constexpr float ThresholdOf(int level) const { return thresholds_[level]; }
 
  private:
   // 64 buckets per octave: the leading bits of the float.
-  static int BucketOf(float magnitude) { return int(std::bit_cast<std::uint32_t>(magnitude) >> 17); }
+  static constexpr int BucketOf(float magnitude) { return int(std::bit_cast<std::uint32_t>(magnitude) >> 17); }
   void FillBuckets();
 
   int full_scale_;

@@ -19,7 +19,17 @@ namespace lynx {
 
 inline constexpr int kRansLanes = 32;
 inline constexpr int kRansSlackWords = 8;  // before the words, that an encoder may write to
-inline int RansLanesOf(int channels) { return channels < kRansLanes ? channels : kRansLanes; }
+constexpr int RansLanesOf(int channels) { return channels < kRansLanes ? channels : kRansLanes; }
+
+// One step of a lane: takes a symbol from its state. A state that is then below kRansLeastState takes a word.
+inline constexpr std::uint32_t kRansLeastState = 1u << 16;
+constexpr std::uint8_t RansTake(const LynxTable& table, std::uint32_t* state) {
+  const std::uint32_t slot = *state & ((1u << kLynxProbabilityBits) - 1u);
+  const std::uint8_t symbol = table.symbol[slot];
+  *state = std::uint32_t(table.Frequency(symbol)) * (*state >> kLynxProbabilityBits) + slot - table.cumulative[symbol];
+  return symbol;
+}
+constexpr std::uint32_t RansRefill(std::uint32_t state, std::uint16_t word) { return state << 16 | word; }
 
 struct RansPage {
   int tokens = 0;

@@ -5,9 +5,6 @@
 namespace lynx {
 namespace {
 
-constexpr std::uint32_t kLeastState = 1u << 16;
-constexpr std::uint32_t kSlotMask = (1u << kLynxProbabilityBits) - 1u;
-
 int LanesOfBlock(const RansPage& page, int first) {
   return page.channels - first < kRansLanes ? page.channels - first : kRansLanes;
 }
@@ -15,7 +12,7 @@ int LanesOfBlock(const RansPage& page, int first) {
 }  // namespace
 
 void RansBegin(std::span<const std::uint16_t> carried, RansStates* states) {
-  states->fill(kLeastState);
+  states->fill(kRansLeastState);
   for (std::size_t lane = 0; lane < carried.size(); ++lane) (*states)[lane] |= carried[lane];
 }
 
@@ -49,7 +46,7 @@ std::uint16_t* RansEncode(const RansPage& page, const std::uint8_t* symbols, std
 
 Status RansCheckStates(const RansPage& page, const RansStates& states) {
   for (int lane = 0; lane < RansLanesOf(page.channels); ++lane) {
-    if (states[std::size_t(lane)] < kLeastState) return Corrupt("page stream has an impossible coder state");
+    if (states[std::size_t(lane)] < kRansLeastState) return Corrupt("page stream has an impossible coder state");
   }
   return Ok();
 }
@@ -59,16 +56,11 @@ Status RansDecodeBlock(const RansPage& page, int first, std::uint8_t* symbols, R
   for (int token = 0; token < page.tokens; ++token) {
     std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
     for (int lane = 0; lane < LanesOfBlock(page, first); ++lane) {
-      const LynxTable& table = *page.tables[first + lane];
       std::uint32_t& state = (*states)[std::size_t(lane)];
-      const std::uint32_t slot = state & kSlotMask;
-      const std::uint8_t symbol = table.symbol[slot];
-      row[lane] = symbol;
-      state =
-          std::uint32_t(table.Frequency(symbol)) * (state >> kLynxProbabilityBits) + slot - table.cumulative[symbol];
-      if (state < kLeastState) {
+      row[lane] = RansTake(*page.tables[first + lane], &state);
+      if (state < kRansLeastState) {
         if (end - *word < 2) return Corrupt("page stream ends within its symbols");
-        state = state << 16 | LoadLittle<std::uint16_t>(*word);
+        state = RansRefill(state, LoadLittle<std::uint16_t>(*word));
         *word += 2;
       }
     }

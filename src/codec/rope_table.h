@@ -15,6 +15,13 @@ namespace lynx {
 // not finite or above 4096 radians per token.
 Status CheckRope(const RopeShape& rope, int head_dim);
 
+// Turns the pair (first, second) by an angle, or (inverse) back.
+constexpr void TurnRopePair(float* first, float* second, float cosine, float sine, bool inverse) {
+  const float x = *first, y = *second;
+  *first = inverse ? x * cosine + y * sine : x * cosine - y * sine;
+  *second = inverse ? y * cosine - x * sine : x * sine + y * cosine;
+}
+
 class RopeTable {
  public:
   // For token indices 0 … tokens - 1 of a page. The shape has passed CheckRope.
@@ -24,10 +31,7 @@ class RopeTable {
   void TurnPair(float* head, int token, int pair, bool inverse) const {
     float& first = head[offset_ + (adjacent_ ? 2 * pair : pair)];
     float& second = head[offset_ + (adjacent_ ? 2 * pair + 1 : pair + pairs_)];
-    const float cosine = cosines(token)[pair], sine = sines(token)[pair];
-    const float x = first, y = second;
-    first = inverse ? x * cosine + y * sine : x * cosine - y * sine;
-    second = inverse ? y * cosine - x * sine : x * sine + y * cosine;
+    TurnRopePair(&first, &second, cosines(token)[pair], sines(token)[pair], inverse);
   }
 
   // All pairs.

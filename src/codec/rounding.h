@@ -10,21 +10,21 @@
 namespace lynx {
 
 // Halfs around a finite value with |value| <= 65504: the largest one not above it, the smallest one not below it.
-inline std::uint16_t F16Down(float value) {
+constexpr std::uint16_t F16Down(float value) {
   const std::uint16_t half = FloatToF16(value);
   if (F16ToFloat(half) <= value) return half;
   return std::uint16_t((half & 0x8000u) != 0 ? half + 1 : half - 1);
 }
 
-inline std::uint16_t F16Up(float value) {
+constexpr std::uint16_t F16Up(float value) {
   const std::uint16_t half = FloatToF16(value);
   if (F16ToFloat(half) >= value) return half;
   return std::uint16_t((half & 0x8000u) != 0 ? half - 1 : half + 1);
 }
 
-inline bool F16IsFinite(std::uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
+constexpr bool F16IsFinite(std::uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
 
-inline float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
+constexpr float LoadF16(const std::byte* from) { return F16ToFloat(LoadLittle<std::uint16_t>(from)); }
 
 // Of `count` FP16 numbers, one after the other.
 inline bool AllF16Finite(const std::byte* from, int count) {

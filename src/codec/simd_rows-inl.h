@@ -90,7 +90,7 @@ struct Pieces {
   void Add(int tokens, int channels, int width, int place) {
     std::size_t offset = 0;
     int left = width;
-    for (int piece : kPieces) {
+    for (int piece = kGreatestPiece; piece > 0; piece /= 2) {
       if ((width & piece) == 0) continue;
       left -= piece;
       list[count++] = {offset, piece, place + left, piece == 4 ? 1 : piece == 2 ? 2 : 3};
