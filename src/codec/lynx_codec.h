@@ -35,6 +35,8 @@ class LynxCodec : public PageCodec {
   // average over the model meets the rate.
   LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const LynxParameters& parameters,
             const std::string& spec, const LynxProfile* profile);
+  const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
+  int StreamBits() const;                                     // of the residual in each later stream
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -54,9 +56,7 @@ class LynxCodec : public PageCodec {
   static std::size_t EncodeBytes(const PageDims& dims);
   double LeastSymbolBits() const;
   double SymbolBits(const PageDims& dims, const Parts& parts) const;
-  const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
   LynxProfileView StepsFor(const PageDims& dims, double symbol_bits) const;
-  int StreamBits() const;
 
   const LynxKernels& kernels_;
   LynxParameters parameters_;

@@ -21,6 +21,8 @@ class NestedCodec : public PageCodec {
  public:
   NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const NestedParameters& parameters,
               const std::string& spec);
+  const NestedParameters& parameters() const { return parameters_; }
+  const RopeTable* RopeOf(const PageAddress& address) const;  // null: not turned
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -37,8 +39,6 @@ class NestedCodec : public PageCodec {
   void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
 
  private:
-  const RopeTable* RopeOf(const PageAddress& address) const;
-
   const CodecKernels& kernels_;
   const NestedParameters parameters_;
   std::optional<RopeTables> ropes_;

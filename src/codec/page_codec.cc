@@ -182,47 +182,87 @@ Status PageCodec::CheckHeader(const PageHeader& header, int stream, const PageSp
   return Ok();
 }
 
-Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
-                         std::span<std::byte> scratch) const {
+Status PageCodec::Open(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
+                       OpenedPage* opened) const {
   LYNX_RETURN_IF_ERROR(CheckPage(page.address, page.head_dim));
   if (streams.empty() || streams.size() > std::size_t(info_.stream_count)) {
     return Invalid("decoding takes 1 to " + std::to_string(info_.stream_count) + " streams");
   }
-  const PageShape shape = ShapeOf(page.address, page.head_dim);
-  PageDims dims = DimsOf(shape);
+  PageDims& dims = opened->dims;
+  dims = DimsOf(ShapeOf(page.address, page.head_dim));
   dims.address = page.address;
-  if (scratch.size() < ScratchBytes(shape)) return Invalid("scratch is smaller than ScratchBytes");
-
-  // Everything is checked before the first element is written.
-  std::array<std::span<const std::byte>, kMaxCodecStreams> payloads;
-  PageHeader first;
   std::uint32_t anchor_checksum = 0;
   for (std::size_t stream = 0; stream < streams.size(); ++stream) {
-    LYNX_ASSIGN_OR_RETURN(const OpenedPageStream opened, OpenPageStream(streams[stream]));
-    const PageHeader& header = opened.header;
+    LYNX_ASSIGN_OR_RETURN(const OpenedPageStream each, OpenPageStream(streams[stream]));
+    const PageHeader& header = each.header;
     LYNX_RETURN_IF_ERROR(CheckHeader(header, int(stream), page));
-    if (stream == 0) first = header;
-    if (header.exact != first.exact || header.element_type != first.element_type ||
+    if (stream == 0) {
+      opened->exact = header.exact;
+      dims.element_type = header.element_type;
+    }
+    if (header.exact != opened->exact || header.element_type != dims.element_type ||
         header.anchor_checksum != anchor_checksum) {
       return Invalid("stream " + std::to_string(stream) + " belongs to another encoding of the page than its stream 0");
     }
-    if (stream == 0) anchor_checksum = opened.checksum;
-    dims.element_type = header.element_type;
+    if (stream == 0) anchor_checksum = each.checksum;
     std::size_t payload_bytes = header.exact ? 0 : PayloadBytes(dims, int(stream));
     if (header.exact && stream == 0) payload_bytes = dims.elements() * ElementBytes(header.element_type);
-    const bool fits = PayloadsVary() && !header.exact ? opened.payload.size() <= payload_bytes
-                                                      : opened.payload.size() == payload_bytes;
+    const bool fits =
+        PayloadsVary() && !header.exact ? each.payload.size() <= payload_bytes : each.payload.size() == payload_bytes;
     if (!fits) return Corrupt("page stream payload does not fit the page's shape");
-    payloads[stream] = opened.payload;
+    opened->payloads[stream] = each.payload;
   }
-  if (first.exact) {
-    ScatterBits(payloads[0].data(), first.element_type, page);
+  opened->streams = streams.size();
+  return Ok();
+}
+
+Status PageCodec::CheckOpened(const OpenedPage& opened, const PageSpan& page, std::span<std::byte> scratch,
+                              Scratch* pieces, float** rows) const {
+  if (scratch.size() < ScratchBytes(ShapeOf(page.address, page.head_dim))) {
+    return Invalid("scratch is smaller than ScratchBytes");
+  }
+  if (opened.exact) return Ok();
+  *pieces = Scratch(scratch);
+  *rows = pieces->Take<float>(std::size_t(std::min(opened.dims.tokens, kChunkTokens)) * opened.dims.channels);
+  return CheckPayloads(Payloads(opened.payloads).first(opened.streams), opened.dims, *pieces);
+}
+
+Status PageCodec::Check(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
+                        std::span<std::byte> scratch, OpenedPage* opened) const {
+  LYNX_RETURN_IF_ERROR(Open(streams, page, opened));
+  Scratch pieces(scratch);
+  float* rows = nullptr;
+  return CheckOpened(*opened, page, scratch, &pieces, &rows);
+}
+
+Status PageCodec::Seal(const PageView& page, std::span<const std::size_t> payload_bytes,
+                       std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const {
+  LYNX_RETURN_IF_ERROR(CheckPage(page.address, page.head_dim));
+  const std::size_t streams = std::size_t(info_.stream_count);
+  bool fits = payload_bytes.size() == streams && buffers.size() == streams && sizes.size() == streams;
+  for (std::size_t stream = 0; fits && stream < streams; ++stream) {
+    fits = buffers[stream].size() >= kPageStreamHeaderBytes &&
+           buffers[stream].size() - kPageStreamHeaderBytes >= payload_bytes[stream];
+  }
+  if (!fits) return Invalid("sealing needs a buffer per stream with room for header and payload");
+  SealAll(HeaderOf(page, false), payload_bytes, buffers, sizes);
+  return Ok();
+}
+
+Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
+                         std::span<std::byte> scratch) const {
+  // Everything is checked before the first element is written.
+  OpenedPage opened;
+  LYNX_RETURN_IF_ERROR(Open(streams, page, &opened));
+  Scratch pieces(scratch);
+  float* rows = nullptr;
+  LYNX_RETURN_IF_ERROR(CheckOpened(opened, page, scratch, &pieces, &rows));
+  const PageDims& dims = opened.dims;
+  if (opened.exact) {
+    ScatterBits(opened.payloads[0].data(), dims.element_type, page);
     return Ok();
   }
-  const Payloads present = Payloads(payloads).first(streams.size());
-  Scratch pieces(scratch);
-  float* rows = pieces.Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * dims.channels);
-  LYNX_RETURN_IF_ERROR(CheckPayloads(present, dims, pieces));
+  const Payloads present = Payloads(opened.payloads).first(opened.streams);
   const auto bf16 = TakesRows(page.address) ? Bf16Rows(page) : std::nullopt;
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     if (bf16.has_value()) {

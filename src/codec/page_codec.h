@@ -64,6 +64,14 @@ class Scratch {
   std::span<std::byte> bytes_;
 };
 
+// A page whose streams were opened.
+struct OpenedPage {
+  PageDims dims;
+  bool exact = false;  // payloads[0] holds the elements' own bits
+  std::size_t streams = 0;
+  std::array<std::span<const std::byte>, kMaxCodecStreams> payloads;
+};
+
 class PageCodec : public Codec {
  public:
   // Sets info.page_tokens.
@@ -77,6 +85,15 @@ class PageCodec : public Codec {
                 std::span<std::byte> scratch) const final;
   Status Decode(std::span<const std::span<const std::byte>> streams, const PageSpan& page,
                 std::span<std::byte> scratch) const final;
+
+  // For those who decode and encode elsewhere. What Decode checks before it writes: of Open headers, checksums and
+  // lengths, of Check payloads, too. The page needs no data.
+  Status Open(std::span<const std::span<const std::byte>> streams, const PageSpan& page, OpenedPage* opened) const;
+  Status Check(std::span<const std::span<const std::byte>> streams, const PageSpan& page, std::span<std::byte> scratch,
+               OpenedPage* opened) const;
+  // Completes the streams of a page whose payloads lie kPageStreamHeaderBytes behind the beginnings of the buffers.
+  Status Seal(const PageView& page, std::span<const std::size_t> payload_bytes,
+              std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const;
 
  protected:
   using Payloads = std::span<const std::span<const std::byte>>;  // of the streams at hand, at least one
@@ -117,6 +134,9 @@ class PageCodec : public Codec {
   bool EncodePayloads(const PageView& page, const PageDims& dims, std::span<std::byte* const> payloads,
                       std::span<std::size_t> payload_bytes, Scratch scratch) const;
   Status CheckHeader(const PageHeader& header, int stream, const PageSpan& page) const;
+  // CheckPayloads with pieces of scratch, those behind the rows of a chunk.
+  Status CheckOpened(const OpenedPage& opened, const PageSpan& page, std::span<std::byte> scratch, Scratch* pieces,
+                     float** rows) const;
   void SealAll(PageHeader header, std::span<const std::size_t> payload_bytes,
                std::span<const std::span<std::byte>> buffers, std::span<std::size_t> sizes) const;
 

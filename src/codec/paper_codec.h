@@ -12,6 +12,8 @@ namespace lynx {
 class PaperCodec : public PageCodec {
  public:
   PaperCodec(const CacheShape& shape, PaperReading reading, double alpha, const std::string& spec);
+  PaperReading reading() const { return reading_; }
+  const PaperLevels& levels() const { return levels_; }
 
  protected:
   std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
