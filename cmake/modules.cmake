@@ -1,5 +1,6 @@
 # A module is a folder of src/: its *.cc files become the object library lynx_<name>, its tests <name>_test (label fast),
-# <name>_full_test (files *_full_test.cc) and <name>_model_test (files *_model_test.cc). Tests are found by pattern.
+# <name>_full_test (files *_full_test.cc) and <name>_model_test (files *_model_test.cc). Tests are found by pattern;
+# cuda.cmake takes the files *.cu and *_gpu_test.cc.
 
 # -Wrestrict: GCC 12 sees overlap inside std::string's own operator+ (GCC bug 105651).
 set(LYNX_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
@@ -28,7 +29,7 @@ function(lynx_module folder)
       lynx_test_tier(${name} model "${tests}" "_model_test\\.cc$" "" "${arg_DEPENDS};${arg_TEST_DEPENDS}")
     endif()
     lynx_test_tier(${name} full "${tests}" "_full_test\\.cc$" "" "${arg_DEPENDS};${arg_TEST_DEPENDS}")
-    lynx_test_tier(${name} fast "${tests}" "_test\\.cc$" "(_model_test|_full_test)\\.cc$"
+    lynx_test_tier(${name} fast "${tests}" "_test\\.cc$" "(_model_test|_full_test|_gpu_test)\\.cc$"
       "${arg_DEPENDS};${arg_TEST_DEPENDS}")
   endif()
 endfunction()
