@@ -79,7 +79,7 @@ struct NestedEncodeJob {
 
 inline constexpr int kPageChunks = kPageTokens / kChunkTokens;
 struct NestedRange {
-  float least[kPageChunks], greatest[kPageChunks];
+  float least[kPageChunks] = {}, greatest[kPageChunks] = {};
 };
 
 // Values of a coded token, turned back. False: one can only travel exactly.
@@ -96,7 +96,7 @@ LYNX_KERNEL bool NestedRanges(const NestedEncodeJob& job, const PageDims& dims, 
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const NestedPlace place = NestedPlaceOf(dims, parts, job.anchor_bits, chunk);
     for (int token = place.first; token < place.end; ++token) {
-      float values[2];
+      float values[2] = {};
       if (!NestedLoad(job, dims, token, unit, values)) return false;
       for (int i = 0; i < unit.count; ++i) {
         float &least = ranges[i].least[chunk], &greatest = ranges[i].greatest[chunk];
@@ -134,9 +134,9 @@ LYNX_KERNEL void NestedQuantizeUnit(const NestedEncodeJob& job, const PageDims& 
   const int rest = kNestedBits - job.anchor_bits, tokens = end - first;
   for (int token = 0; token < tokens; token += 8) {
     const int count = tokens - token < 8 ? tokens - token : 8;
-    std::uint8_t codes[2][8];
+    std::uint8_t codes[2][8] = {};
     for (int k = 0; k < count; ++k) {
-      float values[2];
+      float values[2] = {};
       NestedLoad(job, dims, first + token + k, unit, values);
       for (int i = 0; i < unit.count; ++i) {
         codes[i][k] = std::uint8_t(NestedQuantize(values[i], centres[i], inverse_cells[i]));
@@ -161,7 +161,7 @@ LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, 
   if (unit_index == 0) StoreLittle(std::uint16_t(parts.recent), to);
   bool within = parts.coded > 0;
   for (int token = 0; token < parts.sinks; ++token) {
-    float values[2];
+    float values[2] = {};
     within = LoadUnit(job.cache, dims, token, unit, values) && within;
     for (int i = 0; i < unit.count; ++i) {
       const int at = token * dims.channels + unit.in_page[i];
@@ -173,7 +173,7 @@ LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, 
     *page.exact = 1;
     return;
   }
-  float bases[2], units[2];
+  float bases[2] = {}, units[2] = {};
   std::byte* page_scales = to + kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks);
   for (int i = 0; i < unit.count; ++i) {
     float least = ranges[i].least[0], greatest = ranges[i].greatest[0];
@@ -188,7 +188,7 @@ LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, 
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const NestedPlace place = NestedPlaceOf(dims, parts, job.anchor_bits, chunk);
-    float centres[2], inverse_cells[2];
+    float centres[2] = {}, inverse_cells[2] = {};
     for (int i = 0; i < unit.count; ++i) {
       const NestedChunkScale scale =
           NestedChunkScaleOf(bases[i], units[i], ranges[i].least[chunk], ranges[i].greatest[chunk]);

@@ -104,7 +104,7 @@ LYNX_KERNEL void PaperEncodeThread(const PaperEncodeJob& job, int page_index, in
   PaperChannel of{job, dims, UnitOf({}, HeadDimOf(dims), channel)};
   float least = 0.0f, greatest = 0.0f;
   for (int token = 0; token < dims.tokens; ++token) {
-    float value;
+    float value = 0.0f;
     if (!LoadUnit(job.cache, dims, token, of.unit, &value)) {
       *page.exact = 1;
       return;
