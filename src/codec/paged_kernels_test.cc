@@ -1,6 +1,9 @@
 // The kernels for GPUs, thread after thread on the CPU, against the codecs: the same bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <list>
+
 #include "codec/lynx_codec.h"
 #include "codec/lynx_warp.h"
 #include "codec/nested_codec.h"
@@ -49,36 +52,41 @@ const LynxKernelTables& HostTables() {
   return tables;
 }
 
-// All threads of a launch; false: the kernel found the page corrupt.
-bool RunDecode(const Codec& codec, const DevicePage& page, const PagedCache& cache) {
-  const auto each_chunk = [&](auto thread, const auto& job) {
-    for (int chunk = 0; chunk <= page.dims.chunks(); ++chunk) {
-      for (int unit = 0; unit < page.dims.channels + 5; ++unit) thread(job, 0, chunk, unit);
+// All threads of a launch, the last first; per page whether the kernel found it whole.
+std::vector<std::uint32_t> RunDecode(const Codec& codec, const std::vector<DevicePage>& pages,
+                                     const PagedCache& cache) {
+  const PageAddress& address = pages[0].dims.address;
+  const int count = int(pages.size());
+  int chunks = 0, tokens = 0, channels = 0;
+  for (const DevicePage& page : pages) {
+    chunks = std::max(chunks, page.dims.chunks());
+    tokens = std::max(tokens, page.dims.tokens);
+    channels = std::max(channels, page.dims.channels);
+  }
+  std::vector<std::uint32_t> ok(pages.size(), 1);
+  const auto each_thread = [&](auto thread, const auto& job) {
+    for (int page = count - 1; page >= 0; --page) {
+      for (int chunk = chunks; chunk >= 0; --chunk) {
+        for (int unit = channels + 4; unit >= 0; --unit) thread(job, page, chunk, unit);
+      }
     }
-    return true;
   };
   if (const auto* nested = dynamic_cast<const NestedCodec*>(&codec)) {
-    return each_chunk(NestedDecodeThread, NestedDecodeJob{&page, cache, ViewOf(nested->RopeOf(page.dims.address)),
-                                                          nested->parameters().anchor_bits});
+    each_thread(NestedDecodeThread, NestedDecodeJob{pages.data(), cache, ViewOf(nested->RopeOf(address)),
+                                                    nested->parameters().anchor_bits});
+  } else if (const auto* paper = dynamic_cast<const PaperCodec*>(&codec)) {
+    each_thread(PaperDecodeThread, PaperDecodeJob{pages.data(), cache, &paper->levels(), paper->reading()});
+  } else {
+    const auto& lynx = dynamic_cast<const LynxCodec&>(codec);
+    const std::size_t bytes = LynxWorkBytes(tokens, channels);
+    std::vector<std::max_align_t> work(pages.size() * bytes / sizeof(std::max_align_t) + 1);
+    auto* at = reinterpret_cast<std::byte*>(work.data());
+    ok.assign(pages.size(), 2);
+    const LynxDecodeJob job{pages.data(), cache,    ViewOf(lynx.RopeOf(address)), &HostTables(), lynx.StreamBits(), at,
+                            bytes,        ok.data()};
+    for (int page = count - 1; page >= 0; --page) LynxDecodeWarp(HostWarp{}, job, page);
   }
-  if (const auto* paper = dynamic_cast<const PaperCodec*>(&codec)) {
-    return each_chunk(PaperDecodeThread, PaperDecodeJob{&page, cache, &paper->levels(), paper->reading()});
-  }
-  const auto& lynx = dynamic_cast<const LynxCodec&>(codec);
-  const std::size_t bytes = LynxWorkBytes(page.dims.tokens, page.dims.channels);
-  std::vector<std::max_align_t> work(bytes / sizeof(std::max_align_t) + 1);
-  std::uint32_t ok = 2;
-  const LynxDecodeJob job{&page,
-                          cache,
-                          ViewOf(lynx.RopeOf(page.dims.address)),
-                          &HostTables(),
-                          lynx.StreamBits(),
-                          reinterpret_cast<std::byte*>(work.data()),
-                          bytes,
-                          &ok};
-  LynxDecodeWarp(HostWarp{}, job, 0);
-  EXPECT_LT(ok, 2u);
-  return ok == 1;
+  return ok;
 }
 
 DevicePage DevicePageOf(const OpenedPage& opened) {
@@ -103,9 +111,9 @@ void ExpectSameDecoding(const Codec& codec, const Streams& streams, std::size_t 
   OpenedPage opened;
   const std::vector<std::span<const std::byte>> prefix(streams.begin(), streams.begin() + std::ptrdiff_t(count));
   ASSERT_TRUE(dynamic_cast<const PageCodec&>(codec).Open(prefix, expected.span(), &opened).ok());
-  const bool ok = RunDecode(codec, DevicePageOf(opened), paged.cache());
-  ASSERT_EQ(ok, status.ok()) << status.ToString();
-  if (!ok) {
+  const std::vector<std::uint32_t> ok = RunDecode(codec, {DevicePageOf(opened)}, paged.cache());
+  ASSERT_EQ(ok[0], status.ok() ? 1u : 0u) << status.ToString();
+  if (!status.ok()) {
     EXPECT_EQ(paged.bytes(), before);
     return;
   }
@@ -141,6 +149,33 @@ TEST_P(PagedKernels, ExactPagesKeepTheirBits) {
   const PageAddress address{0, KvKind::kKey, 1, 1, 7, 40};
   PageMemory page(address, 10, ElementType::kBf16);  // filled with NaN
   ExpectSameDecoding(*codec, EncodePage(*codec, page.view()).value(), 2, address, 10, 2);
+}
+
+// Pages of a layer, one of them short, one exact.
+TEST_P(PagedKernels, PagesOfOneLaunchDoNotMeet) {
+  constexpr int kHeads = 3, kHeadDim = 16, kTokens = 530;
+  const CacheShape shape = RopeShapeFor(kHeads, kHeadDim);
+  const auto codec = MustMake(GetParam(), shape);
+  PagedMemory paged(kTokens, kHeads, kHeadDim, 16), expected(kTokens, kHeads, kHeadDim, 16);
+  std::list<Streams> streams;  // pages point into them
+  std::vector<DevicePage> pages;
+  for (const PageAddress& address : PagesOf(shape, 0, kTokens, 256, codec->info().heads_per_page)) {
+    if (address.layer != 1 || address.kind != KvKind::kKey) continue;
+    PageMemory page(address, kHeadDim, ElementType::kBf16);  // exact unless filled
+    if (streams.size() != 1) {
+      page.Fill(PaintValues(Input::kNormal, address.token_count, address.head_count * kHeadDim, streams.size() + 1,
+                            ElementType::kBf16));
+    }
+    streams.push_back(EncodePage(*codec, page.view()).value());
+    ASSERT_TRUE(DecodePage(*codec, streams.back(), 2, page.span()).ok());
+    expected.Fill(address, kHeadDim, page.Bits());
+    const std::vector<std::span<const std::byte>> prefix(streams.back().begin(), streams.back().begin() + 2);
+    OpenedPage opened;
+    ASSERT_TRUE(dynamic_cast<const PageCodec&>(*codec).Open(prefix, page.span(), &opened).ok());
+    pages.push_back(DevicePageOf(opened));
+  }
+  EXPECT_EQ(RunDecode(*codec, pages, paged.cache()), std::vector<std::uint32_t>(pages.size(), 1));
+  EXPECT_EQ(paged.bytes(), expected.bytes());
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, PagedKernels,
