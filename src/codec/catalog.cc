@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "codec/codec_spec.h"
@@ -62,10 +61,6 @@ std::unique_ptr<Codec> MakeNested(const std::string& spec, Values values, const 
   return std::make_unique<NestedCodec>(shape, kernels, parameters, spec);
 }
 
-const LynxKernels& LynxKernelsOf(const CodecKernels& kernels) {
-  return &kernels == &ReferenceKernels() ? ReferenceLynxKernels() : SimdLynxKernels();
-}
-
 std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape,
                                 const CodecKernels& kernels, const LynxProfile* profile) {
   LynxParameters parameters;
@@ -73,7 +68,7 @@ std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const Ca
   parameters.recent = int(values[1]);
   parameters.streams = int(values[2]);
   parameters.unrope = values[3] != 0;
-  return std::make_unique<LynxCodec>(shape, LynxKernelsOf(kernels), parameters, spec, profile);
+  return std::make_unique<LynxCodec>(shape, *kernels.lynx, parameters, spec, profile);
 }
 
 constexpr Entry kCatalog[] = {

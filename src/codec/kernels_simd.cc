@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "codec/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -52,7 +54,6 @@ HWY_INLINE hn::Vec<Keys> KeysOf(hn::Vec<Keys> bits) {
 HWY_INLINE std::int16_t KeyOf(std::int16_t bits) { return std::int16_t(bits ^ ((bits >> 15) & 0x7fff)); }
 HWY_INLINE float OfKey(std::int16_t key) { return Bf16ToFloat(std::uint16_t(KeyOf(key))) + 0.0f; }
 
-// The extremes of up to four rows join those of the rows before.
 // The extremes of a row join those of the rows before.
 HWY_INLINE void JoinKeys(const std::int16_t* row, int channels, std::int16_t* least, std::int16_t* greatest) {
   const Keys keys;
@@ -489,9 +490,12 @@ void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, in
 
 }  // namespace
 
+extern const LynxKernels kLynxKernels;  // lynx_simd.cc
+
 const CodecKernels* Table() {
   static const CodecKernels kKernels = {
       hwy::TargetName(HWY_TARGET),
+      &kLynxKernels,
       ChannelRanges,
       TokenMagnitudes,
       NestedPage,
