@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "codec/elements.h"
 #include "codec/kernels.h"
+#include "codec/page_parts.h"
 
 namespace lynx {
 namespace {
@@ -26,21 +27,8 @@ CodecInfo Info(PaperReading reading, const std::string& spec) {
 // A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
 float Divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
 
-void PutCode(std::byte* codes, int channels, int token, int channel, int code) {
-  codes[std::size_t(token / 2) * channels + channel] |= std::byte((code & 15) << (token % 2 * 4));
-}
-
-void PutFifthBit(std::byte* bits, int channels, int token, int channel, int code) {
-  bits[std::size_t(token / 8) * channels + channel] |= std::byte((code >> 4 & 1) << (token % 8));
-}
-
-int GetNibble(const std::byte* codes, int channels, int token, int channel) {
-  return int(codes[std::size_t(token / 2) * channels + channel] >> (token % 2 * 4)) & 15;
-}
-
-int GetFifthBit(const std::byte* bits, int channels, int token, int channel) {
-  return int(bits[std::size_t(token / 8) * channels + channel] >> (token % 8)) & 1;
-}
+// Where a chunk begins in stream 1.
+std::size_t ResidualOffset(int channels, int chunk) { return chunk * RowBytes(kChunkTokens, channels, 4); }
 
 // All loops have channels inside, without dependence between them: they vectorise, and every width gives the same
 // bytes.
@@ -104,8 +92,8 @@ PaperCodec::PaperCodec(const CacheShape& shape, PaperReading reading, double alp
       levels_(alpha, reading == PaperReading::k120 ? 120 : 127) {}
 
 std::size_t PaperCodec::AnchorBytes(int tokens, int channels) const {
-  const std::size_t fifth_bits = reading_ == PaperReading::k127 ? std::size_t(tokens + 7) / 8 * channels : 0;
-  return NibbleBytes(tokens, channels) + fifth_bits;
+  const std::size_t fifth_bits = reading_ == PaperReading::k127 ? RowBytes(tokens, channels, 1) : 0;
+  return RowBytes(tokens, channels, 4) + fifth_bits;
 }
 
 std::size_t PaperCodec::ChunkOffset(int channels, int chunk) const {
@@ -113,7 +101,7 @@ std::size_t PaperCodec::ChunkOffset(int channels, int chunk) const {
 }
 
 std::size_t PaperCodec::PayloadBytes(const PageDims& dims, int stream) const {
-  if (stream == 1) return NibbleBytes(dims.tokens, dims.channels);
+  if (stream == 1) return RowBytes(dims.tokens, dims.channels, 4);
   return 4 * std::size_t(dims.channels) * (1 + dims.chunks()) + AnchorBytes(dims.tokens, dims.channels);
 }
 
@@ -135,8 +123,8 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
     float* rows = normal + chunk * kChunkTokens * channels;
     std::byte* scales = payloads[0] + ChunkOffset(dims.channels, chunk);
     std::byte* anchor = scales + 4 * channels;
-    std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-    std::byte* residual = payloads[1] + NibbleOffset(chunk, dims.channels);
+    std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
+    std::byte* residual = payloads[1] + ResidualOffset(dims.channels, chunk);
     NormalizeChunk(rows, tokens, channels, base, divisor, scales);
     // Stages 3 and 4.
     for (int token = 0; token < tokens; ++token) {
@@ -145,9 +133,9 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
         const int level = levels_.LevelOf(std::fabs(x));
         const int coarse = PaperCoarse(level);
         const int code = PaperAnchor(coarse, x < 0.0f);
-        PutCode(anchor, dims.channels, token, c, code);
-        if (reading_ == PaperReading::k127) PutFifthBit(fifth, dims.channels, token, c, code);
-        PutCode(residual, dims.channels, token, c, PaperResidual(coarse, level));
+        PutRow(anchor, dims.channels, 4, token, c, code & 15);
+        if (reading_ == PaperReading::k127) PutRow(fifth, dims.channels, 1, token, c, code >> 4 & 1);
+        PutRow(residual, dims.channels, 4, token, c, PaperResidual(coarse, level) & 15);
       }
     }
   }
@@ -167,8 +155,8 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* page_scales = payloads[0].data();
   const std::byte* scales = page_scales + ChunkOffset(dims.channels, chunk);
   const std::byte* anchor = scales + 4 * channels;
-  const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
+  const std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
+  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + ResidualOffset(dims.channels, chunk) : nullptr;
   float* gamma_min = scratch.Take<float>(channels);
   float* gamma_scale = scratch.Take<float>(channels);
   float* mu = scratch.Take<float>(channels);
@@ -181,11 +169,11 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   }
   for (int token = 0; token < tokens; ++token) {
     for (int c = 0; c < dims.channels; ++c) {
-      int code = SignedNibble(GetNibble(anchor, dims.channels, token, c));
+      int code = SignedNibble(GetRow(anchor, dims.channels, 4, token, c));
       if (reading_ == PaperReading::k127) {
-        code = (code & 15) - 16 * GetFifthBit(fifth, dims.channels, token, c);
+        code = (code & 15) - 16 * GetRow(fifth, dims.channels, 1, token, c);
       }
-      const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, c)) : 0;
+      const int finer = residual != nullptr ? SignedNibble(GetRow(residual, dims.channels, 4, token, c)) : 0;
       const float magnitude = levels_.ValueOf(PaperJoin(PaperCoarseOf(code), finer));
       const float x = PaperIsNegative(code) ? -magnitude : magnitude;
       rows[token * channels + c] = gamma_min[c] + (mu[c] + x * sigma[c]) * gamma_scale[c];
