@@ -95,9 +95,7 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
   const auto entry =
       std::find_if(std::begin(kCatalog), std::end(kCatalog), [name](const Entry& known) { return known.name == name; });
   if (entry == std::end(kCatalog)) {
-    std::string known;
-    for (const std::string& each : CodecNames()) known += (known.empty() ? "" : ", ") + each;
-    return Unsupported("no codec \"" + std::string(name) + "\", there are " + known);
+    return Unsupported("no codec \"" + std::string(name) + "\", there are " + ListOf(CodecNames()));
   }
   LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
   LYNX_ASSIGN_OR_RETURN(const CodecSpec read, ReadCodecSpec(spec, entry->parameters));
