@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
+#include "codec/codec_spec.h"
 #include "command.h"
 #include "eval/divergence.h"
 #include "eval/quality.h"
@@ -108,9 +109,7 @@ Result<std::unique_ptr<Codec>> MakeMeasured(const std::string& spec, const Cache
   if (IsBaseline(spec)) return MakeBaseline(spec, shape);
   Result<std::unique_ptr<Codec>> codec = MakeCodec(spec, shape, profile);
   if (codec.ok() || codec.status().code() != ErrorCode::kUnsupported) return codec;
-  std::string baselines;
-  for (const std::string& name : BaselineNames()) baselines += (baselines.empty() ? "" : ", ") + name;
-  return Unsupported(codec.status().message() + "; baselines are " + baselines);
+  return Unsupported(codec.status().message() + "; baselines are " + ListOf(BaselineNames()));
 }
 
 struct Measured {

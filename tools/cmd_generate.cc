@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status_macros.h"
+#include "codec/codec_spec.h"
 #include "command.h"
 #include "report.h"
 #include "serve/decode_node.h"
@@ -111,9 +112,7 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
       ->add_option("--prompt-tokens", flags->prompt_tokens, "cut the message so that the prompt has this many tokens")
       ->type_name("N")
       ->check(Between(1, 1 << 22));
-  command
-      ->add_option("--codec", flags->codec,
-                   "raw, int8, int4, paper, paper127, nested, lynx; parameters as name:key=value")
+  command->add_option("--codec", flags->codec, ListOf(CodecNames()) + "; parameters as name:key=value")
       ->capture_default_str()
       ->type_name("CODEC");
   command->add_option("--overlap", flags->overlap, "on: pages travel while the prompt is still read; off: afterwards")

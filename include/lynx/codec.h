@@ -29,7 +29,7 @@ inline PageShape ShapeOf(const CacheShape& cache, const PageAddress& page) {
 
 struct CodecInfo {
   std::string name;  // "nested"
-  std::string spec;  // canonical name with every parameter, "nested:anchor=4,recent=64,unrope=0"; equal specs are equal formats
+  std::string spec;  // canonical, "nested:anchor=4,recent=64,unrope=0": equal specs are equal formats (docs/codec.md)
   int stream_count = 1;
   int page_tokens = 256;       // pages are cut at multiples of this
   int heads_per_page = 0;      // 0: a page holds all KV heads of a layer

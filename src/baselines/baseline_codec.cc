@@ -1,6 +1,5 @@
 #include "baselines/baseline_codec.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"

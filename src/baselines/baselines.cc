@@ -95,9 +95,7 @@ bool IsBaseline(std::string_view spec) { return Find(spec) != nullptr; }
 Result<std::unique_ptr<Codec>> MakeBaseline(std::string_view spec, const CacheShape& shape) {
   const Entry* entry = Find(spec);
   if (entry == nullptr) {
-    std::string known;
-    for (const std::string& name : BaselineNames()) known += (known.empty() ? "" : ", ") + name;
-    return Unsupported("no baseline \"" + std::string(CodecNameOf(spec)) + "\", there are " + known);
+    return Unsupported("no baseline \"" + std::string(CodecNameOf(spec)) + "\", there are " + ListOf(BaselineNames()));
   }
   LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
   LYNX_ASSIGN_OR_RETURN(const CodecSpec read, ReadCodecSpec(spec, entry->parameters));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "baselines/numbers.h"
 
@@ -80,13 +79,7 @@ Codebook FitCodebook(const std::uint32_t* histogram, int levels) {
 }  // namespace
 
 KvQuantCodec::KvQuantCodec(const std::string& spec, const CacheShape& shape, int bits, double outliers)
-    : BaselineCodec(spec, CodecId::kKvQuant, shape), bits_(bits), outliers_(outliers) {
-  for (const LayerShape& layer : shape.layers) ropes_.emplace_back(layer.rope, kPageTokens);
-}
-
-const RopeTable* KvQuantCodec::RopeOf(const PageDims& dims) const {
-  return dims.address.kind == KvKind::kKey ? &ropes_[std::size_t(dims.address.layer)] : nullptr;
-}
+    : BaselineCodec(spec, CodecId::kKvQuant, shape), bits_(bits), outliers_(outliers), ropes_(shape, kPageTokens) {}
 
 int KvQuantCodec::OutliersPerSide(int count) const { return int(outliers_ / 2 * count + 0.5); }
 
@@ -115,7 +108,7 @@ void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<Bi
   std::copy_n(values + sinks * channels, elements, rows);
   std::fill_n(outlier, elements, false);
   std::fill_n(histogram, kCells, 0u);
-  if (const RopeTable* rope = RopeOf(dims)) {
+  if (const RopeTable* rope = ropes_.Of(dims.address)) {
     for (std::size_t head = 0; head < elements / std::size_t(head_dim); ++head) {
       rope->Unrotate(rows + head * std::size_t(head_dim), sinks + int(head) / dims.address.head_count);
     }
@@ -195,7 +188,7 @@ bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, floa
     }
     ++range;
   });
-  if (const RopeTable* rope = RopeOf(dims)) {
+  if (const RopeTable* rope = ropes_.Of(dims.address)) {
     for (std::size_t head = 0; head < elements / std::size_t(head_dim); ++head) {
       rope->Rotate(rows + head * std::size_t(head_dim), sinks + int(head) / dims.address.head_count);
     }

@@ -1,8 +1,6 @@
 // `kvquant`: non-uniform levels for normalised values, 1 % of the values exact, K as it was before RoPE.
 #pragma once
 
-#include <vector>
-
 #include "baselines/baseline_codec.h"
 #include "codec/rope_table.h"
 
@@ -19,14 +17,12 @@ class KvQuantCodec : public BaselineCodec {
   bool Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const override;
 
  private:
-  // Null when the page's kind or layer has no rotation.
-  const RopeTable* RopeOf(const PageDims& dims) const;
   // How many values are exact at either end of a vector.
   int OutliersPerSide(int count) const;
 
   const int bits_;
   const double outliers_;
-  std::vector<RopeTable> ropes_;  // one per layer
+  const RopeTables ropes_;
 };
 
 }  // namespace lynx

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "codec/codec_spec.h"
@@ -62,15 +61,6 @@ std::unique_ptr<Codec> MakeNested(const std::string& spec, Values values, const 
   return std::make_unique<NestedCodec>(shape, kernels, parameters, spec);
 }
 
-const LynxKernels& LynxKernelsOf(const CodecKernels& kernels) {
-  if (&kernels == &ReferenceKernels()) return ReferenceLynxKernels();
-  if (&kernels == &SimdKernels()) return SimdLynxKernels();
-  for (const LynxKernels* each : AllSimdLynxKernels()) {
-    if (std::string_view(each->name) == kernels.name) return *each;
-  }
-  return SimdLynxKernels();
-}
-
 std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape,
                                 const CodecKernels& kernels, const LynxProfile* profile) {
   LynxParameters parameters;
@@ -78,7 +68,7 @@ std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const Ca
   parameters.recent = int(values[1]);
   parameters.streams = int(values[2]);
   parameters.unrope = values[3] != 0;
-  return std::make_unique<LynxCodec>(shape, LynxKernelsOf(kernels), parameters, spec, profile);
+  return std::make_unique<LynxCodec>(shape, *kernels.lynx, parameters, spec, profile);
 }
 
 constexpr Entry kCatalog[] = {
@@ -105,9 +95,7 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
   const auto entry =
       std::find_if(std::begin(kCatalog), std::end(kCatalog), [name](const Entry& known) { return known.name == name; });
   if (entry == std::end(kCatalog)) {
-    std::string known;
-    for (const std::string& each : CodecNames()) known += (known.empty() ? "" : ", ") + each;
-    return Unsupported("no codec \"" + std::string(name) + "\", there are " + known);
+    return Unsupported("no codec \"" + std::string(name) + "\", there are " + ListOf(CodecNames()));
   }
   LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
   LYNX_ASSIGN_OR_RETURN(const CodecSpec read, ReadCodecSpec(spec, entry->parameters));

@@ -18,12 +18,9 @@ std::string NumberText(double value) {
 
 std::string ParameterNames(Parameters parameters) {
   if (parameters.empty()) return "it has no parameters";
-  std::string names;
-  for (const CodecParameter& parameter : parameters) {
-    names += names.empty() ? "it has " : ", ";
-    names += parameter.name;
-  }
-  return names;
+  std::vector<std::string> names;
+  for (const CodecParameter& parameter : parameters) names.emplace_back(parameter.name);
+  return "it has " + ListOf(names);
 }
 
 // Reads one "name=value" into its place.
@@ -64,6 +61,12 @@ std::string CanonicalSpec(std::string_view codec, Parameters parameters, std::sp
 }  // namespace
 
 std::string_view CodecNameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }
+
+std::string ListOf(std::span<const std::string> names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
 
 Result<CodecSpec> ReadCodecSpec(std::string_view spec, Parameters parameters) {
   const std::string_view codec = CodecNameOf(spec);

@@ -31,6 +31,9 @@ struct CodecSpec {
 // What stands before the colon.
 std::string_view CodecNameOf(std::string_view spec);
 
+// "a, b, c", for messages.
+std::string ListOf(std::span<const std::string> names);
+
 // Reads a spec of a codec that has these parameters. kInvalid names the offending one and those that exist.
 Result<CodecSpec> ReadCodecSpec(std::string_view spec, std::span<const CodecParameter> parameters);
 

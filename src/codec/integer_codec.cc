@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "codec/elements.h"
 #include "codec/page_io.h"
+#include "codec/page_parts.h"
 
 namespace lynx {
 namespace {
@@ -32,23 +33,18 @@ void GroupMagnitudes(const float* row, int channels, int group, float* magnitude
 }
 
 void GroupQuantize(const float* row, int channels, int group, const float* inverse_steps, int token, int bits,
-                   std::uint8_t* codes) {
+                   std::byte* codes) {
   for (int c = 0; c < channels; ++c) {
     const int code = NearestInteger(row[c] * inverse_steps[c / group]);
-    if (bits == 8) {
-      codes[std::size_t(token) * channels + c] = std::uint8_t(code);
-    } else {
-      codes[std::size_t(token / 2) * channels + c] |= std::uint8_t((code & 15) << (token % 2 * 4));
-    }
+    PutRow(codes, channels, bits, token, c, code & ((1 << bits) - 1));
   }
 }
 
-void GroupReconstruct(const std::uint8_t* codes, int channels, int group, const float* steps, int token, int bits,
+void GroupReconstruct(const std::byte* codes, int channels, int group, const float* steps, int token, int bits,
                       float* row) {
   for (int c = 0; c < channels; ++c) {
-    const int code = bits == 8 ? std::int8_t(codes[std::size_t(token) * channels + c])
-                               : SignedNibble(codes[std::size_t(token / 2) * channels + c] >> (token % 2 * 4) & 15);
-    row[c] = float(code) * steps[c / group];
+    const int code = GetRow(codes, channels, bits, token, c);
+    row[c] = float(bits == 8 ? std::int8_t(code) : SignedNibble(code)) * steps[c / group];
   }
 }
 
@@ -67,12 +63,8 @@ std::size_t IntegerCodec::GroupsOf(const PageDims& dims) const {
   return group_ == 0 ? 1 : std::size_t((dims.channels + group_ - 1) / group_);
 }
 
-std::size_t IntegerCodec::CodeBytes(int tokens, int channels) const {
-  return bits_ == 8 ? std::size_t(tokens) * std::size_t(channels) : NibbleBytes(tokens, channels);
-}
-
 std::size_t IntegerCodec::PayloadBytes(const PageDims& dims, int) const {
-  return 2 * std::size_t(dims.tokens) * GroupsOf(dims) + CodeBytes(dims.tokens, dims.channels);
+  return 2 * std::size_t(dims.tokens) * GroupsOf(dims) + RowBytes(dims.tokens, dims.channels, bits_);
 }
 
 std::size_t IntegerCodec::WorkBytes(const PageDims& dims) const {
@@ -99,8 +91,8 @@ bool IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::
     GroupMagnitudes(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups);
   }
   PutSteps(inverse_steps, steps, payloads[0]);
-  auto* codes = reinterpret_cast<std::uint8_t*>(payloads[0] + 2 * steps);
-  std::memset(codes, 0, CodeBytes(dims.tokens, channels));
+  std::byte* codes = payloads[0] + 2 * steps;
+  std::memset(codes, 0, RowBytes(dims.tokens, channels, bits_));
   for (int token = 0; token < dims.tokens; ++token) {
     GroupQuantize(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups, token,
                   bits_, codes);
@@ -131,7 +123,7 @@ const std::byte* IntegerCodec::GetChunk(Payloads payloads, const PageDims& dims,
   for (std::size_t i = 0; i < std::size_t(dims.ChunkTokens(chunk)) * groups; ++i) {
     steps[i] = LoadF16(from + 2 * (first * groups + i));
   }
-  return from + 2 * std::size_t(dims.tokens) * groups + CodeBytes(int(first), dims.channels);
+  return from + 2 * std::size_t(dims.tokens) * groups + RowBytes(int(first), dims.channels, bits_);
 }
 
 void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
@@ -139,7 +131,7 @@ void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chun
   if (group_ == 0) return DecodeRows(payloads, dims, chunk, RowsOf(rows, channels), scratch);
   const std::size_t groups = GroupsOf(dims);
   float* steps = scratch.Take<float>(std::size_t(tokens) * groups);
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(GetChunk(payloads, dims, chunk, steps));
+  const std::byte* codes = GetChunk(payloads, dims, chunk, steps);
   for (int token = 0; token < tokens; ++token) {
     GroupReconstruct(codes, channels, group_, steps + token * groups, token, bits_,
                      rows + std::size_t(token) * channels);

@@ -28,7 +28,6 @@ class IntegerCodec : public PageCodec {
   std::size_t GroupsOf(const PageDims& dims) const;
   void PutSteps(float* magnitudes, std::size_t count, std::byte* to) const;
   const std::byte* GetChunk(Payloads payloads, const PageDims& dims, int chunk, float* steps) const;
-  std::size_t CodeBytes(int tokens, int channels) const;
 
   const CodecKernels& kernels_;
   const int bits_;

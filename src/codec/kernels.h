@@ -29,8 +29,11 @@ inline Rows RowsOf(float* values, int channels) {
   return {reinterpret_cast<std::byte*>(values), std::ptrdiff_t(channels) * 4, ElementType::kF32};
 }
 
+struct LynxKernels;
+
 struct CodecKernels {
   const char* name;
+  const LynxKernels* lynx;  // lynx_kernels.h
 
   // Per channel: the least and the greatest of `tokens` >= 1 rows; -0 counts as +0. Of a channel of BF16 rows that
   // holds a NaN at least one is NaN; F32 rows hold none.

@@ -5,6 +5,7 @@
 #include "base/float16.h"
 #include "codec/elements.h"
 #include "codec/kernels.h"
+#include "codec/lynx_kernels.h"
 #include "codec/page_parts.h"
 
 namespace lynx {
@@ -129,8 +130,9 @@ void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, in
 
 const CodecKernels& ReferenceKernels() {
   static constexpr CodecKernels kKernels = {
-      "reference", ChannelRanges,      TokenMagnitudes,       NestedPage,          FloatsOfHalfs,          NestedScales,
-      NestedGrid,  NestedQuantizeRows, NestedReconstructRows, IntegerQuantizeRows, IntegerReconstructRows,
+      "reference",        &kReferenceLynxKernels, ChannelRanges,       TokenMagnitudes,
+      NestedPage,         FloatsOfHalfs,          NestedScales,        NestedGrid,
+      NestedQuantizeRows, NestedReconstructRows,  IntegerQuantizeRows, IntegerReconstructRows,
   };
   return kKernels;
 }

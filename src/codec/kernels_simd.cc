@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "codec/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -52,7 +54,6 @@ HWY_INLINE hn::Vec<Keys> KeysOf(hn::Vec<Keys> bits) {
 HWY_INLINE std::int16_t KeyOf(std::int16_t bits) { return std::int16_t(bits ^ ((bits >> 15) & 0x7fff)); }
 HWY_INLINE float OfKey(std::int16_t key) { return Bf16ToFloat(std::uint16_t(KeyOf(key))) + 0.0f; }
 
-// The extremes of up to four rows join those of the rows before.
 // The extremes of a row join those of the rows before.
 HWY_INLINE void JoinKeys(const std::int16_t* row, int channels, std::int16_t* least, std::int16_t* greatest) {
   const Keys keys;
@@ -243,6 +244,13 @@ void NestedGrid(const float* base, const float* unit, const std::byte* offset, c
   }
 }
 
+// NearestInteger: the sum with it has the integer in its low bits.
+constexpr float kMagic = 12582912.0f;
+HWY_INLINE hn::Vec<Integers> Nearest(hn::Vec<Floats> values) {
+  const auto magic = hn::Set(Floats(), kMagic);
+  return hn::Sub(hn::BitCast(Integers(), hn::Add(values, magic)), hn::BitCast(Integers(), magic));
+}
+
 // What the rows of a block of channels share. BF16 rows are handled as words of two channels, which takes no shuffles,
 // where there are twice as many channels as lanes: of such a group the even channels' numbers come first.
 template <typename T>
@@ -277,9 +285,7 @@ class ChannelScales {
     for (; c + lanes <= count_; c += lanes) {
       const auto position = Position(LoadValues(row + c), c);
       const auto clamped = hn::Min(hn::Max(position, hn::Zero(floats)), hn::Set(floats, 255.0f));
-      const auto moved = hn::BitCast(Integers(), hn::Add(clamped, hn::Set(floats, kMagic)));
-      const auto nearest = hn::Sub(moved, hn::BitCast(Integers(), hn::Set(floats, kMagic)));
-      hn::StoreU(hn::DemoteTo(Codes(), nearest), Codes(), n + c);
+      hn::StoreU(hn::DemoteTo(Codes(), Nearest(clamped)), Codes(), n + c);
     }
     for (; c < count_; ++c) n[c] = std::uint8_t(NestedQuantize(LoadValue(row + c), first_[c], scale_[c]));
   }
@@ -297,8 +303,6 @@ class ChannelScales {
   }
 
  private:
-  static constexpr float kMagic = 12582912.0f;  // NearestInteger: the integer is in the low bits of the sum
-
   HWY_INLINE hn::Vec<Floats> Position(hn::Vec<Floats> values, int at) const {
     return hn::Mul(hn::Sub(values, hn::LoadU(Floats(), first_ + at)), hn::LoadU(Floats(), scale_ + at));
   }
@@ -412,13 +416,10 @@ HWY_INLINE void IntegerRow(const T* row, int count, float inverse_step, std::uin
   const Floats floats;
   const int lanes = int(hn::Lanes(floats));
   const hn::Rebind<std::int8_t, Floats> narrow;
-  const auto magic = hn::Set(floats, 12582912.0f);  // NearestInteger
   int c = 0;
   for (; c + lanes <= count; c += lanes) {
     const auto scaled = hn::Mul(LoadValues(row + c), hn::Set(floats, inverse_step));
-    const auto moved = hn::BitCast(Integers(), hn::Add(scaled, magic));
-    const auto nearest = hn::Sub(moved, hn::BitCast(Integers(), magic));
-    hn::StoreU(hn::DemoteTo(narrow, nearest), narrow, reinterpret_cast<std::int8_t*>(codes + c));
+    hn::StoreU(hn::DemoteTo(narrow, Nearest(scaled)), narrow, reinterpret_cast<std::int8_t*>(codes + c));
   }
   for (; c < count; ++c) codes[c] = std::uint8_t(NearestInteger(LoadValue(row + c) * inverse_step));
 }
@@ -489,9 +490,12 @@ void IntegerReconstructRows(const std::byte* codes, int tokens, int channels, in
 
 }  // namespace
 
+extern const LynxKernels kLynxKernels;  // lynx_simd.cc
+
 const CodecKernels* Table() {
   static const CodecKernels kKernels = {
       hwy::TargetName(HWY_TARGET),
+      &kLynxKernels,
       ChannelRanges,
       TokenMagnitudes,
       NestedPage,

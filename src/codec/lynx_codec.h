@@ -1,6 +1,6 @@
-// `lynx`: uniform steps, one per head and page, chosen for a rate; levels entropy-coded against one static table set;
-// K turned back from RoPE, the first tokens of the sequence exact, the residual of the prompt's last tokens beside the
-// anchor. docs/codec.md §3.5.
+// `lynx`: uniform steps, one per head and page or, with a profile, per channel, chosen for a rate; levels entropy-coded
+// against one static table set; K turned back from RoPE, the first tokens of the sequence exact, the residual of the
+// prompt's last tokens beside the anchor. docs/codec.md §3.5.
 #pragma once
 
 #include <array>

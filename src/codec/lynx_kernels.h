@@ -1,6 +1,6 @@
-// The inner loops of the `lynx` codec as a table of slots. The reference is the definition (docs/codec.md §3.5); every
-// other table gives the same bytes. Rows are dense [token][channel]; tokens <= 256; outputs never overlap inputs unless
-// a slot works in place.
+// The inner loops of the `lynx` codec as a table of slots, part of CodecKernels. The reference is the definition
+// (docs/codec.md §3.5); every other table gives the same bytes. Rows are dense [token][channel]; tokens <= 256; outputs
+// never overlap inputs unless a slot works in place.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,6 @@ struct LynxChannels {
 };
 
 struct LynxKernels {
-  const char* name;
-
   decltype(&RansEncode) rans_encode;
   decltype(&RansDecode) rans_decode;
 
@@ -59,11 +57,6 @@ struct LynxKernels {
 };
 
 // Element by element, in the order of the document.
-const LynxKernels& ReferenceLynxKernels();
-// For the best instruction set that this machine has.
-const LynxKernels& SimdLynxKernels();
-// For every instruction set that was compiled and that this machine has. For tests: not while another thread makes
-// codecs.
-std::span<const LynxKernels* const> AllSimdLynxKernels();
+extern const LynxKernels kReferenceLynxKernels;
 
 }  // namespace lynx

@@ -15,10 +15,10 @@ struct Sizes {
 };
 constexpr Sizes kSizes[] = {{1, 1}, {3, 7}, {256, 64}, {252, 128}, {17, 33}, {100, 80}, {256, 32}, {2, 576}};
 
-class LynxKernelsTest : public ::testing::TestWithParam<const LynxKernels*> {
+class LynxKernelsTest : public ::testing::TestWithParam<const CodecKernels*> {
  protected:
-  const LynxKernels& reference_ = ReferenceLynxKernels();
-  const LynxKernels& kernels_ = *GetParam();
+  const LynxKernels& reference_ = kReferenceLynxKernels;
+  const LynxKernels& kernels_ = *GetParam()->lynx;
 };
 
 std::vector<float> Rows(const Sizes& sizes, Random* random) {
@@ -190,7 +190,7 @@ TEST_P(LynxKernelsTest, RowsBothWays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, LynxKernelsTest, ::testing::ValuesIn(AllSimdLynxKernels()),
+INSTANTIATE_TEST_SUITE_P(Targets, LynxKernelsTest, ::testing::ValuesIn(AllSimdKernels()),
                          [](const auto& each) { return std::string(each.param->name); });
 
 }  // namespace

@@ -15,7 +15,6 @@
 // A later stream: rows of its bits of the tokens that are neither sinks nor recent.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 

@@ -144,11 +144,8 @@ void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t 
 
 }  // namespace
 
-const LynxKernels& ReferenceLynxKernels() {
-  static const LynxKernels kernels = {"reference", RansEncode,    RansDecode, Widen, Narrow,   Turn<false>,
-                                      Turn<true>,  Spreads,       Magnitudes, Cells, CellSums, CellDistances,
-                                      Split,       FindOutermost, Centres,    Values};
-  return kernels;
-}
+constinit const LynxKernels kReferenceLynxKernels = {RansEncode,    RansDecode, Widen,         Narrow,  Turn<false>,
+                                                     Turn<true>,    Spreads,    Magnitudes,    Cells,   CellSums,
+                                                     CellDistances, Split,      FindOutermost, Centres, Values};
 
 }  // namespace lynx

@@ -2,13 +2,12 @@
 // is left of a row is done element by element by the definitions of lynx_reference.h.
 #include "codec/lynx_kernels.h"
 
-#define HWY_WANT_AVX3_DL  // 16-bit expand and compress
-// The coder needs vectors of known length.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "codec/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/lynx_simd.cc"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
 
 #include "codec/lynx_reference.h"
 #include "codec/page_codec.h"
@@ -18,8 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace lynx::HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kFloats = int(hn::MaxLanes(Floats()));
 
@@ -194,8 +191,8 @@ void Split(std::int32_t* cells, int tokens, int channels, const LynxChannels& of
 }
 
 std::size_t FindOutermost(const std::uint8_t* symbols, std::size_t count, std::uint32_t* positions) {
-  const hn::ScalableTag<std::uint8_t> d;
-  constexpr std::size_t kBytes = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
+  const Bytes d;
+  constexpr std::size_t kBytes = hn::MaxLanes(Bytes());
   const auto first = hn::Zero(d), last = hn::Set(d, kLynxSymbols - 1);
   std::size_t found = 0;
   const auto search = [&](std::size_t from, std::size_t to) {
@@ -244,55 +241,12 @@ void Values(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t 
   for (int c = whole; c < channels; ++c) row[c] = LynxValueOf(centres[c] + fine[c] + half, steps[c]);
 }
 
-const LynxKernels kKernels = {hwy::TargetName(HWY_TARGET),
-                              EncodePage,
-                              DecodePage,
-                              Widen,
-                              Narrow,
-                              Turn<false>,
-                              Turn<true>,
-                              Spreads,
-                              Magnitudes,
-                              Cells,
-                              CellSums,
-                              CellDistances,
-                              Split,
-                              FindOutermost,
-                              Centres,
-                              Values};
-
 }  // namespace
 
-const LynxKernels* TableOfTarget() { return &kKernels; }
+extern const LynxKernels kLynxKernels;
+constinit const LynxKernels kLynxKernels = {EncodePage,    DecodePage, Widen,         Narrow,  Turn<false>,
+                                            Turn<true>,    Spreads,    Magnitudes,    Cells,   CellSums,
+                                            CellDistances, Split,      FindOutermost, Centres, Values};
 
 }  // namespace lynx::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-#include <vector>
-
-namespace lynx {
-
-HWY_EXPORT(TableOfTarget);
-
-const LynxKernels& SimdLynxKernels() {
-  static const LynxKernels& best = *HWY_DYNAMIC_DISPATCH(TableOfTarget)();
-  return best;
-}
-
-std::span<const LynxKernels* const> AllSimdLynxKernels() {
-  static const std::vector<const LynxKernels*> all = [] {
-    SimdLynxKernels();
-    std::vector<const LynxKernels*> tables;
-    for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-      hwy::SetSupportedTargetsForTest(target);
-      tables.push_back(HWY_DYNAMIC_DISPATCH(TableOfTarget)());
-    }
-    hwy::SetSupportedTargetsForTest(0);
-    return tables;
-  }();
-  return all;
-}
-
-}  // namespace lynx
-#endif

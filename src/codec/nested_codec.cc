@@ -1,7 +1,6 @@
 #include "codec/nested_codec.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/float16.h"

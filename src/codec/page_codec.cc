@@ -1,6 +1,7 @@
 #include "codec/page_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>

@@ -2,7 +2,6 @@
 // only its payloads.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>

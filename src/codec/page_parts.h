@@ -1,4 +1,5 @@
-// What codecs with sinks and a recent window share: which tokens of a page travel how, and rows of packed bits.
+// What codecs share: rows of packed bits, and which tokens of a page travel how where there are sinks and a recent
+// window.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +17,16 @@ constexpr std::size_t RowBytes(int tokens, int channels, int width) {
   const int per_byte = 8 / width;
   return std::size_t((tokens + per_byte - 1) / per_byte) * std::size_t(channels);
 }
+// One code of `width` <= 8 bits in rows that begin as zeros.
 constexpr void PutRow(std::byte* rows, int channels, int width, int token, int channel, int bits) {
   const int per_byte = 8 / width;
   rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)] |=
       std::byte(bits << (token % per_byte * width));
+}
+constexpr int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
+  const int per_byte = 8 / width;
+  const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
+  return byte >> (token % per_byte * width) & ((1 << width) - 1);
 }
 // All rows of bits `drop` … drop + width - 1 of a byte per element, [token][channel].
 inline void PackRows(const std::uint8_t* elements, int tokens, int channels, int width, int drop, std::byte* rows) {
@@ -41,11 +48,6 @@ inline void AddRow(const std::byte* rows, int channels, int width, int token, in
   const auto* from =
       reinterpret_cast<const std::uint8_t*>(rows) + std::size_t(token / per_byte) * std::size_t(channels);
   for (int c = 0; c < channels; ++c) to[c] = std::uint8_t(to[c] + ((from[c] >> down & mask) << up));
-}
-constexpr int GetRow(const std::byte* rows, int channels, int width, int token, int channel) {
-  const int per_byte = 8 / width;
-  const auto byte = std::uint8_t(rows[std::size_t(token / per_byte) * std::size_t(channels) + std::size_t(channel)]);
-  return byte >> (token % per_byte * width) & ((1 << width) - 1);
 }
 
 // Code rows: codes of `width` < 8 bits are cut, from their high bits, into pieces of 4, 2 and 1 bits, those that add up

@@ -268,7 +268,7 @@ Range RangeOf(const Thresholds& thresholds, int vector, Half symbol) {
   return {search(0), search(1)};
 }
 
-// WordGroup of the lanes of `bits` go before *to. Writes up to 16 bytes before them.
+// The words of the lanes of `bits` go, in order, before *to. Writes up to 16 bytes before them.
 template <class V>
 void PutWords(V words, std::uint32_t bits, std::uint16_t** to) {
 #if HWY_TARGET <= HWY_AVX3_DL

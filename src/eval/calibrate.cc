@@ -1,25 +1,25 @@
 #include "eval/calibrate.h"
 
-#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "base/float16.h"
 #include "base/status_macros.h"
+#include "codec/lynx_codec.h"
 #include "codec/lynx_profile.h"
 #include "codec/lynx_tables.h"
+#include "codec/page_parts.h"
 #include "codec/rope_table.h"
 #include "eval/attention.h"
 
 namespace lynx {
 namespace {
 
-constexpr int kPage = 256;
 // One query in so many, of the second half of the text, tells what attention does with an error: 64 of 2,048 tokens.
 constexpr int kQueryStride = 16;
-// Tokens whose errors don't count: sinks are exact, and by default the last ones travel with all bits.
-constexpr int kSinks = 4;
-constexpr int kRecent = 64;
+// Tokens at the end whose errors don't count, as those of sinks don't: by default these travel with all bits.
+constexpr int kRecent = LynxParameters{}.recent;
 
 // What feeding the text showed of one layer.
 struct LayerRecord {
@@ -36,9 +36,9 @@ void Keep(const LayerShape& dims, const LayerProbe& probe, int page, int pages, 
   record->output_norms = probe.output_norms;
   if (page > 0) record->residual_square += double(probe.residual_rms) * probe.residual_rms;
   const auto row = std::ptrdiff_t(probe.query_heads) * dims.key_dim;
-  for (int token = kQueryStride - 1; token < kPage; token += kQueryStride) {
-    const int position = page * kPage + token;
-    if (position < pages * kPage / 2) continue;
+  for (int token = kQueryStride - 1; token < kPageTokens; token += kQueryStride) {
+    const int position = page * kPageTokens + token;
+    if (position < pages * kPageTokens / 2) continue;
     const auto first = probe.queries.begin() + token * row;
     record->queries.insert(record->queries.end(), first, first + row);
     record->positions.push_back(position);
@@ -116,24 +116,26 @@ void ShareByPairs(const RopeShape& rope, double* squares) {
 // left out: sinks would be in its spreads.
 std::vector<double> SpreadsOf(const CacheBlock& block, int layer, KvKind kind) {
   const LayerShape& dims = block.shape().layers[std::size_t(layer)];
-  const int dim = dims.HeadDim(kind), pages = block.token_count() / kPage;
+  const int dim = dims.HeadDim(kind), pages = block.token_count() / kPageTokens;
   std::vector<double> octaves(std::size_t(dims.kv_heads * dim));
   const bool turned = kind == KvKind::kKey && dims.rope.pairing != RopePairing::kNone;
-  const RopeTable rope(turned ? dims.rope : RopeShape{}, kPage);
-  std::vector<float> rows(std::size_t(kPage * dim));
+  const RopeTable rope(turned ? dims.rope : RopeShape{}, kPageTokens);
+  std::vector<float> rows(std::size_t(kPageTokens * dim));
   for (int at = dims.kv_heads; at < pages * dims.kv_heads && dim > 0; ++at) {
     const int head = at % dims.kv_heads;
-    const PageView page = block.Page({layer, kind, head, 1, at / dims.kv_heads * kPage, kPage}).value();
-    for (int token = 0; token < kPage; ++token) {
+    const PageView page = block.Page({layer, kind, head, 1, at / dims.kv_heads * kPageTokens, kPageTokens}).value();
+    for (int token = 0; token < kPageTokens; ++token) {
       float* row = rows.data() + token * dim;
       for (int c = 0; c < dim; ++c) row[c] = LoadElement(page.At(token, 0, c), page.element_type);
       rope.Unrotate(row, token);
     }
     for (int c = 0; c < dim; ++c) {
       double sum = 0, spread = 0;
-      for (int token = 0; token < kPage; ++token) sum += rows[std::size_t(token * dim + c)];
-      for (int token = 0; token < kPage; ++token) spread += std::fabs(rows[std::size_t(token * dim + c)] - sum / kPage);
-      octaves[std::size_t(head * dim + c)] += FineOctavesOf(float(spread / kPage)) / double(pages - 1);
+      for (int token = 0; token < kPageTokens; ++token) sum += rows[std::size_t(token * dim + c)];
+      for (int token = 0; token < kPageTokens; ++token) {
+        spread += std::fabs(rows[std::size_t(token * dim + c)] - sum / kPageTokens);
+      }
+      octaves[std::size_t(head * dim + c)] += FineOctavesOf(float(spread / kPageTokens)) / double(pages - 1);
     }
   }
   return octaves;
@@ -148,11 +150,11 @@ struct OpenSequence {
 // Feeds whole pages and reads the cache that they leave.
 Status Feed(Engine* engine, SequenceId sequence, std::span<const Token> tokens, const CalibrateProgress& progress,
             CacheBlock* block, std::vector<LayerRecord>* records) {
-  const int pages = block->token_count() / kPage;
+  const int pages = block->token_count() / kPageTokens;
   std::vector<LayerProbe> probes;
   for (int page = 0; page < pages; ++page) {
     if (progress) LYNX_RETURN_IF_ERROR(progress("reading page", page, pages));
-    const StepInput input{sequence, tokens.subspan(std::size_t(page) * kPage, kPage), Logits::kNone};
+    const StepInput input{sequence, tokens.subspan(std::size_t(page) * kPageTokens, kPageTokens), Logits::kNone};
     LYNX_RETURN_IF_ERROR(engine->Probe(input, &probes));
     for (std::size_t layer = 0; layer < records->size(); ++layer) {
       Keep(block->shape().layers[layer], probes[layer], page, pages, &(*records)[layer]);
@@ -175,9 +177,12 @@ std::vector<LynxChannelProfile> Channels(const std::vector<double>& spreads, con
 Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens, const CalibrateOptions& options) {
   const CacheShape& shape = engine->info().shape;
   const int next = options.measure ? kCalibrateNextTokens : 0;
-  const int pages = (int(tokens.size()) - next) / kPage;
-  if (pages < 2) return Invalid("calibration needs at least 576 tokens; about 2000 are better");
-  CacheBlock block(shape, 0, pages * kPage);
+  const int pages = (int(tokens.size()) - next) / kPageTokens;
+  if (pages < 2) {
+    return Invalid("calibration needs at least " + std::to_string(2 * kPageTokens + next) +
+                   " tokens; about 2000 are better");
+  }
+  CacheBlock block(shape, 0, pages * kPageTokens);
   std::vector<LayerRecord> records(shape.layers.size());
   LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine->Open());
   const OpenSequence closes{engine, sequence};
@@ -192,7 +197,7 @@ Result<Profile> Calibrate(Engine* engine, std::span<const Token> tokens, const C
     profile.push_back(Channels(SpreadsOf(block, layer, KvKind::kValue), weights.value));
   }
   if (options.measure) {
-    const auto following = tokens.subspan(std::size_t(pages) * kPage, std::size_t(next));
+    const auto following = tokens.subspan(std::size_t(pages) * kPageTokens, std::size_t(next));
     LYNX_ASSIGN_OR_RETURN(const std::vector<double> octaves,
                           MeasureSensitivity(engine, sequence, block, following, profile, options.progress));
     for (std::size_t part = 0; part < profile.size(); ++part) {

@@ -1,7 +1,6 @@
 #include "eval/quality.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/float16.h"
 #include "base/random.h"

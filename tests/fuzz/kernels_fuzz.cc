@@ -1,21 +1,9 @@
 // Every kernel table against the definition: the same streams from any page, the same page or the same error from any
 // streams.
-#include <cstdio>
-
-#include "codec/lynx_codec.h"
 #include "fuzz_page_test.h"
 
 namespace lynx::testing {
 namespace {
-
-std::unique_ptr<Codec> MakeLynxWith(const LynxKernels& kernels, const std::string& canonical, const CacheShape& shape) {
-  LynxParameters parameters;
-  int unrope = 1;
-  LYNX_CHECK(std::sscanf(canonical.c_str(), "lynx:anchor_bits=%lf,recent=%d,streams=%d,unrope=%d",
-                         &parameters.anchor_bits, &parameters.recent, &parameters.streams, &unrope) == 4);
-  parameters.unrope = unrope != 0;
-  return std::make_unique<LynxCodec>(shape, kernels, parameters, canonical, nullptr);
-}
 
 using Codecs = std::vector<std::unique_ptr<Codec>>;
 
@@ -26,12 +14,6 @@ const Codecs& OtherCodecs(const std::string& spec, const FuzzPlace& place) {
   if (!codecs.empty()) return codecs;
   const CacheShape shape = ShapeOf(place);
   for (const CodecKernels* table : AllSimdKernels()) codecs.push_back(MakeCodecWith(*table, spec, shape).value());
-  if (spec.starts_with("lynx")) {
-    static const auto tables = AllSimdLynxKernels();
-    for (const LynxKernels* table : tables) {
-      codecs.push_back(MakeLynxWith(*table, codecs[0]->info().spec, shape));
-    }
-  }
   return codecs;
 }
 

@@ -2,7 +2,6 @@
 // each request ends exactly once, nothing stays open, and pages that arrive lie inside the offer.
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <variant>
