@@ -18,46 +18,46 @@ constexpr int kLeastTop = 16;
 constexpr float kLeastTurn = 0x1p-6f;
 
 constexpr int kStrips = 5;
-constexpr std::uint8_t kEven[] = {1};
 // The density of one coordinate of a rectangle that is turned: a trapezoid, its slopes in two strips each.
 constexpr std::uint8_t kTrapezoid[kStrips] = {1, 3, 4, 3, 1};
 
 // Elements as integers in the order of their values, -0 below +0: without gaps.
-int OrdinalOf(std::uint16_t element) { return (element & 0x8000) != 0 ? -1 - (element & 0x7fff) : element; }
-int MagnitudeOf(int ordinal) { return ordinal < 0 ? -1 - ordinal : ordinal; }
+int OrdinalOf(std::uint16_t element) { return (element & 0x7fff) ^ -(element >> 15); }
+// (These are written without branches: signs are anything.)
+int MagnitudeOf(int ordinal) { return ordinal ^ (ordinal >> 31); }
 // The least element that is not below.
 int OrdinalFrom(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return (bits >> 31) != 0 ? -1 - int((bits & 0x7fffffffu) >> 16) : int((bits + 0xffffu) >> 16);
+  const auto bits = std::bit_cast<std::int32_t>(value);
+  const std::int32_t sign = bits >> 31;
+  return (((bits & 0x7fffffff) + (0xffff & ~sign)) >> 16) ^ sign;
 }
 
 // A bucket is as wide as the elements of exponent field `top` are apart; bucket 0 begins at +0, -1 goes down from -0.
 int BucketOf(int ordinal, int top) {
   const int magnitude = MagnitudeOf(ordinal), down = top - (magnitude >> 7);
-  const int bucket = down > 7 ? 0 : (0x80 | (magnitude & 0x7f)) >> down;
-  return ordinal < 0 ? -1 - bucket : bucket;
+  const int bucket = (0x80 | (magnitude & 0x7f)) >> std::min(down, 8);
+  return bucket ^ (ordinal >> 31);
 }
 
 // Buckets by strips; those of a strip are equally probable, in proportion to its weight.
+template <int strips>
 struct Choice {
   int top;
-  int strips;
-  const std::uint8_t* weights;
-  int edges[kStrips + 1];
+  int edges[strips + 1];
+  static constexpr std::uint32_t Weight(int k) { return strips == 1 ? 1 : kTrapezoid[k]; }
   std::uint32_t Sum() const {
     std::uint32_t sum = 0;
-    for (int k = 0; k < strips; ++k) sum += std::uint32_t(edges[k + 1] - edges[k]) * weights[k];
+    for (int k = 0; k < strips; ++k) sum += std::uint32_t(edges[k + 1] - edges[k]) * Weight(k);
     return sum;
   }
 };
 
 // Of the elements in [bounds[0], bounds[strips]); of the first one above where there is none.
-Choice ChoiceOf(int strips, const std::uint8_t* weights, const float* bounds) {
+template <int strips>
+Choice<strips> ChoiceOf(const float (&bounds)[strips + 1]) {
   const int least = OrdinalFrom(bounds[0]), greatest = std::max(OrdinalFrom(bounds[strips]) - 1, least);
-  Choice choice;
+  Choice<strips> choice;
   choice.top = std::max({MagnitudeOf(least) >> 7, MagnitudeOf(greatest) >> 7, kLeastTop});
-  choice.strips = strips;
-  choice.weights = weights;
   choice.edges[0] = BucketOf(least, choice.top);
   choice.edges[strips] = BucketOf(greatest, choice.top) + 1;
   for (int k = 1; k < strips; ++k) {
@@ -67,9 +67,9 @@ Choice ChoiceOf(int strips, const std::uint8_t* weights, const float* bounds) {
   return choice;
 }
 
-Choice CellOf(float value, float half) {
+Choice<1> CellOf(float value, float half) {
   const float bounds[] = {value - half, value + half};
-  return ChoiceOf(1, kEven, bounds);
+  return ChoiceOf<1>(bounds);
 }
 
 // A pair's cell is a rectangle of halves `one` and `two`, turned.
@@ -77,29 +77,29 @@ struct PairCell {
   float one, two, cosine, sine;
   float Reach() const { return one * std::fabs(cosine) + two * std::fabs(sine); }
 
-  Choice First(float value) const {
+  Choice<kStrips> First(float value) const {
     const float along = one * std::fabs(cosine), across = two * std::fabs(sine);
     const float outer = along + across, middle = std::max(along, across), inner = std::fabs(along - across);
     const float bounds[] = {value - outer, value - middle, value - inner, value + inner, value + middle, value + outer};
-    return ChoiceOf(kStrips, kTrapezoid, bounds);
+    return ChoiceOf<kStrips>(bounds);
   }
   // The chord at the first coordinate's distance from its value.
-  Choice Second(float value, float distance) const {
+  Choice<1> Second(float value, float distance) const {
     const float reach = Reach(), across = one * std::fabs(sine) + two * std::fabs(cosine);
     distance = std::min(std::max(distance, -reach), reach);
     float least = -across, greatest = across;
     if (std::fabs(sine) >= kLeastTurn) {
-      const float centre = -(distance * cosine) / sine, half = one / std::fabs(sine);
+      const float per = 1.0f / sine, centre = -(distance * cosine) * per, half = one * std::fabs(per);
       least = std::max(least, centre - half);
       greatest = std::min(greatest, centre + half);
     }
     if (std::fabs(cosine) >= kLeastTurn) {
-      const float centre = (distance * sine) / cosine, half = two / std::fabs(cosine);
+      const float per = 1.0f / cosine, centre = (distance * sine) * per, half = two * std::fabs(per);
       least = std::max(least, centre - half);
       greatest = std::min(greatest, centre + half);
     }
     const float bounds[] = {value + least, value + greatest};
-    return ChoiceOf(1, kEven, bounds);
+    return ChoiceOf<1>(bounds);
   }
 };
 
@@ -139,11 +139,12 @@ class Planner {
   void Put(std::uint32_t start, std::uint32_t slots) { steps_[count_++] = start << 16 | slots; }
   void PutBits(int value, int bits) { Put(std::uint32_t(value) << (kBits - bits), 1u << (kBits - bits)); }
 
-  void PutElement(const Choice& choice, std::uint16_t element) {
+  template <int strips>
+  void PutElement(const Choice<strips>& choice, std::uint16_t element) {
     const std::uint32_t sum = choice.Sum(), unit = (kTotal - 1) / sum;
     const int magnitude = element & 0x7fff, down = choice.top - (magnitude >> 7);
-    const int bucket = down < 0 ? choice.edges[choice.strips] : BucketOf(OrdinalOf(element), choice.top);
-    if (bucket < choice.edges[0] || bucket >= choice.edges[choice.strips]) {
+    const int bucket = down < 0 ? choice.edges[strips] : BucketOf(OrdinalOf(element), choice.top);
+    if (bucket < choice.edges[0] || bucket >= choice.edges[strips]) {
       Put(sum * unit, kTotal - sum * unit);
       PutBits(element & 0xff, 8);
       return PutBits(element >> 8, 8);
@@ -151,10 +152,10 @@ class Planner {
     std::uint32_t before = 0;
     int k = 0;
     for (; bucket >= choice.edges[k + 1]; ++k) {
-      before += std::uint32_t(choice.edges[k + 1] - choice.edges[k]) * choice.weights[k];
+      before += std::uint32_t(choice.edges[k + 1] - choice.edges[k]) * choice.Weight(k);
     }
-    before += std::uint32_t(bucket - choice.edges[k]) * choice.weights[k];
-    Put(before * unit, choice.weights[k] * unit);
+    before += std::uint32_t(bucket - choice.edges[k]) * choice.Weight(k);
+    Put(before * unit, choice.Weight(k) * unit);
     if (down > 7) {
       PutBits(magnitude != 0, 1);
       if (magnitude != 0) PutBits(magnitude, kBits);
@@ -178,7 +179,7 @@ LynxExactEncoder::LynxExactEncoder(const LynxExactPage& page, std::span<std::uin
 bool LynxExactEncoder::AddRow(int token, const float* values, std::uint16_t* elements) {
   Planner plan(steps_);
   ForRow(page_, token, values, elements,
-         [&plan](const Choice& choice, const std::uint16_t* element) { plan.PutElement(choice, *element); });
+         [&plan](const auto& choice, const std::uint16_t* element) { plan.PutElement(choice, *element); });
   for (std::size_t i = plan.count(); i-- > 0;) {
     const std::uint32_t start = steps_[i] >> 16, slots = steps_[i] & 0xffffu;
     std::uint32_t& state = states_[i % kLynxExactLanes];
@@ -192,30 +193,33 @@ bool LynxExactEncoder::AddRow(int token, const float* values, std::uint16_t* ele
   return true;
 }
 
-// One row's steps backwards.
-class LynxExactReader {
- public:
-  explicit LynxExactReader(LynxExactDecoder* decoder) : decoder_(*decoder) {}
+namespace {
 
-  std::uint16_t GetElement(const Choice& choice) {
+// One row's steps backwards. A copy of the decoder's place, which the compiler can keep in registers.
+class Reader {
+ public:
+  explicit Reader(const LynxExactPlace& place) : place_(place) {}
+  const LynxExactPlace& place() const { return place_; }
+
+  template <int strips>
+  std::uint16_t GetElement(const Choice<strips>& choice) {
     const std::uint32_t sum = choice.Sum(), unit = (kTotal - 1) / sum;
-    std::uint32_t at = Slot() / unit;
+    const std::uint32_t at = Slot() / unit;
     if (at >= sum) {
       Take(sum * unit, kTotal - sum * unit);
       const int low = GetBits(8);
       return Finite(low | GetBits(8) << 8);
     }
-    std::uint32_t before = 0;
+    std::uint32_t before = 0, strip = 0;
     int k = 0;
-    while (true) {
-      const std::uint32_t strip = std::uint32_t(choice.edges[k + 1] - choice.edges[k]) * choice.weights[k];
+    for (; k + 1 < strips; ++k, before += strip) {
+      strip = std::uint32_t(choice.edges[k + 1] - choice.edges[k]) * choice.Weight(k);
       if (at < before + strip) break;
-      before += strip;
-      ++k;
     }
-    const std::uint32_t weight = choice.weights[k], place = (at - before) / weight;
-    Take((before + place * weight) * unit, weight * unit);
-    const int bucket = choice.edges[k] + int(place), sign = bucket < 0 ? 0x8000 : 0, above = MagnitudeOf(bucket);
+    const std::uint32_t weight = choice.Weight(k), bucket_of_strip = (at - before) / weight;
+    Take((before + bucket_of_strip * weight) * unit, weight * unit);
+    const int bucket = choice.edges[k] + int(bucket_of_strip), sign = (bucket >> 31) & 0x8000;
+    const int above = MagnitudeOf(bucket);
     if (above == 0) return Finite(sign | (GetBits(1) != 0 ? GetBits(kBits) : 0));
     const int down = std::max(8 - int(std::bit_width(unsigned(above))), 0);
     const int mantissa = above << down | (down > 0 ? GetBits(down) : 0);
@@ -223,18 +227,18 @@ class LynxExactReader {
   }
 
  private:
-  std::uint32_t& State() { return decoder_.states_[next_ % kLynxExactLanes]; }
+  std::uint32_t& State() { return place_.states[next_ % kLynxExactLanes]; }
   std::uint32_t Slot() { return State() & (kTotal - 1); }
   void Take(std::uint32_t start, std::uint32_t slots) {
     std::uint32_t& state = State();
     state = slots * (state >> kBits) + (state & (kTotal - 1)) - start;
     if (state < kLeastState) {
       std::uint32_t word = 0;
-      if (decoder_.words_.size() - decoder_.word_ >= 2) {
-        word = LoadLittle<std::uint16_t>(decoder_.words_.data() + decoder_.word_);
-        decoder_.word_ += 2;
+      if (place_.words.size() >= 2) {
+        word = LoadLittle<std::uint16_t>(place_.words.data());
+        place_.words = place_.words.subspan(2);
       } else {
-        decoder_.ok_ = false;
+        place_.ok = false;
       }
       state = state << 16 | word;
     }
@@ -247,38 +251,38 @@ class LynxExactReader {
   }
   std::uint16_t Finite(int element) {
     if ((element & 0x7fff) < kInfinity) return std::uint16_t(element);
-    decoder_.ok_ = false;
+    place_.ok = false;
     return 0;
   }
 
-  LynxExactDecoder& decoder_;
+  LynxExactPlace place_;
   unsigned next_ = 0;
 };
 
+}  // namespace
+
 LynxExactDecoder::LynxExactDecoder(const LynxExactPage& page, std::span<const std::byte> payload) : page_(page) {
-  if (payload.size() < kLynxExactStateBytes) {
-    ok_ = false;
-    states_.fill(kLeastState);
-    return;
-  }
+  place_.states.fill(kLeastState);
+  place_.ok = payload.size() >= kLynxExactStateBytes;
+  if (!place_.ok) return;
   for (std::size_t lane = 0; lane < kLynxExactLanes; ++lane) {
-    states_[lane] = LoadLittle<std::uint32_t>(payload.data() + 4 * lane);
-    ok_ = ok_ && states_[lane] >= kLeastState;
+    place_.states[lane] = LoadLittle<std::uint32_t>(payload.data() + 4 * lane);
+    place_.ok = place_.ok && place_.states[lane] >= kLeastState;
   }
-  words_ = payload.subspan(kLynxExactStateBytes);
+  place_.words = payload.subspan(kLynxExactStateBytes);
 }
 
 void LynxExactDecoder::GetRow(int token, const float* values, std::uint16_t* elements) {
-  LynxExactReader reader(this);
+  Reader reader(place_);
   ForRow(page_, token, values, elements,
-         [&reader](const Choice& choice, std::uint16_t* element) { *element = reader.GetElement(choice); });
+         [&reader](const auto& choice, std::uint16_t* element) { *element = reader.GetElement(choice); });
+  place_ = reader.place();
 }
 
 Status LynxExactDecoder::Finish() const {
-  const bool ended =
-      std::all_of(states_.begin(), states_.end(), [](std::uint32_t each) { return each == kLeastState; });
-  if (!ok_ || !ended || word_ != words_.size()) return Corrupt("page stream has impossible exact elements");
-  return Ok();
+  const auto begun = [](std::uint32_t state) { return state == kLeastState; };
+  const bool ended = std::all_of(place_.states.begin(), place_.states.end(), begun) && place_.words.empty();
+  return place_.ok && ended ? Ok() : Corrupt("page stream has impossible exact elements");
 }
 
 }  // namespace lynx

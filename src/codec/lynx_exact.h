@@ -40,6 +40,13 @@ class LynxExactEncoder {
   std::array<std::uint32_t, kLynxExactLanes> states_;
 };
 
+// How far a decoder has come.
+struct LynxExactPlace {
+  std::array<std::uint32_t, kLynxExactLanes> states;
+  std::span<const std::byte> words;  // not yet taken
+  bool ok = true;
+};
+
 class LynxExactDecoder {
  public:
   LynxExactDecoder(const LynxExactPage& page, std::span<const std::byte> payload);
@@ -49,12 +56,8 @@ class LynxExactDecoder {
   Status Finish() const;
 
  private:
-  friend class LynxExactReader;
   LynxExactPage page_;
-  std::span<const std::byte> words_;
-  std::size_t word_ = 0;  // byte of the next one
-  std::array<std::uint32_t, kLynxExactLanes> states_{};
-  bool ok_ = true;
+  LynxExactPlace place_;
 };
 
 }  // namespace lynx
