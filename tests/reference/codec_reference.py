@@ -365,7 +365,7 @@ def golden():
             values = paint(tokens, heads * head_dim, element_type, bad)
             # Pages with sinks and recent tokens, K rotated.
             whole = codec.ident in WHOLE_PAGES
-            rope = ("norm" if number % 4 == 0 else "neox", head_dim % 2,
+            rope = ("norm" if number % 4 == 0 and codec.streams < 4 else "neox", head_dim % 2,
                     [F32(1) / F32(1 + 3 * pair) for pair in range(head_dim // 2)]) if whole else None
             page = Page(values, element_type, number, number % 2, number % 3, heads, head_dim,
                         number if whole else 256 * number, 9 * number, rope)
