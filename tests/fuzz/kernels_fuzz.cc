@@ -14,6 +14,7 @@ std::unique_ptr<Codec> MakeLynxWith(const LynxKernels& kernels, const std::strin
   LYNX_CHECK(std::sscanf(canonical.c_str(), "lynx:anchor_bits=%lf,recent=%d,streams=%d,unrope=%d",
                          &parameters.anchor_bits, &parameters.recent, &parameters.streams, &unrope) == 4);
   parameters.unrope = unrope != 0;
+  parameters.exact = canonical.ends_with("exact=1");
   return std::make_unique<LynxCodec>(shape, kernels, parameters, canonical, nullptr);
 }
 
@@ -47,7 +48,7 @@ void CheckDecode(const std::string& spec, const FuzzPlace& place, ElementType ty
 
 void Compare(FuzzInput input) {
   const std::string& spec = FuzzSpecs()[std::size_t(input.Below(int(FuzzSpecs().size())))];
-  const FuzzPlace place = TakePlace(&input);
+  const FuzzPlace place = TakePlace(spec, &input);
   const Codec& reference = CodecFor(spec, place, &ReferenceKernels());
   const auto target_type = ElementType(input.Below(3));
   if (input.Below(2) != 0) {
