@@ -145,15 +145,16 @@ TEST(LynxExact, WithAProfile) {
   }
 }
 
-// Normal values are BF16 with 10.5 bits of entropy at this scale; order-0 coding of their exponents leaves 10.6.
+// Normal values as BF16 have an entropy of 10.46 bits, 10.55 where only exponents are coded. Headers, and what a page
+// says about its channels, come to that.
 TEST(LynxExact, Rate) {
   Page page;
   Random random(9);
   std::vector<float> values(256 * 64);
   for (float& value : values) value = Bf16ToFloat(FloatToBf16(Normal(random)));
-  EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.75);
+  EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.68);
   page.rope = Rope(RopePairing::kNeox, 0, 64);
-  EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.8);
+  EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.69);
 }
 
 TEST(LynxExact, OnlyForBf16) {
