@@ -102,7 +102,7 @@ struct EncodedPage {
   std::vector<std::vector<std::byte>> streams;
 };
 
-void BenchCodec(const Codec& codec, const CacheBlock& source, CacheBlock* target) {
+void BenchCodec(const std::string& name, const Codec& codec, const CacheBlock& source, CacheBlock* target) {
   const auto copy = [&] { Copy(source, target); };
   const double elements = double(source.bytes()) / 2;
   std::vector<EncodedPage> pages;
@@ -132,8 +132,9 @@ void BenchCodec(const Codec& codec, const CacheBlock& source, CacheBlock* target
       bits[k] += 8.0 * double(sizes[k]) / elements;
     }
   }
-  std::printf("%-10s %6.3f", codec.info().name.c_str(), bits[0]);
-  std::printf(bits.size() > 1 ? " + %5.3f" : "        ", bits.back());
+  std::printf("%-12s %6.3f", name.c_str(), bits[0]);
+  if (bits.size() == 1) std::printf("        ");
+  for (std::size_t k = 1; k < bits.size(); ++k) std::printf(" + %5.3f", bits[k]);
   std::printf("  encode %7.0f Melem/s (%.2f of memcpy)", elements / encode.seconds / 1e6, encode.of_copy);
   for (int streams = 1; streams <= codec.info().stream_count; ++streams) {
     const Speed decode = Measure(copy, [&] {
@@ -199,7 +200,10 @@ int Run(int argc, char** argv) {
       names.push_back(argv[i]);
     }
   }
-  if (names.empty()) names = CodecNames();
+  if (names.empty()) {
+    names = CodecNames();
+    names.push_back("lynx:exact=1");
+  }
   std::printf("kernels: %s; bits per element, one core, best of 15\n", kernels->name);
   for (const NamedShape& shape : kShapes) {
     CacheShape cache;
@@ -211,7 +215,7 @@ int Run(int argc, char** argv) {
     for (const std::string& name : names) {
       auto codec = MakeCodecWith(*kernels, name, cache);
       Must(codec.status());
-      BenchCodec(**codec, source, &target);
+      BenchCodec(name, **codec, source, &target);
     }
     BenchHtscodecs(source, &target, 256 * shape.head_dim);
   }

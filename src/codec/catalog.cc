@@ -23,11 +23,13 @@ constexpr CodecParameter kNestedParameters[] = {
 constexpr CodecParameter kLynxParameters[] = {{"anchor_bits", 1.2, 4.5, 2.25},
                                               {"recent", 0, 255, 64, true},
                                               {"streams", 2, 3, 2, true},
-                                              {"unrope", 0, 1, 1, true}};
+                                              {"unrope", 0, 1, 1, true},
+                                              {"exact", 0, 1, 0, true, true}};
 
 using Values = std::span<const double>;  // one per parameter
-using Maker = std::unique_ptr<Codec> (*)(const std::string& spec, Values values, const CacheShape& shape,
-                                         const CodecKernels& kernels, const LynxProfile* profile);
+using Made = Result<std::unique_ptr<Codec>>;
+using Maker = Made (*)(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
+                       const LynxProfile* profile);
 
 struct Entry {
   std::string_view name;
@@ -35,40 +37,43 @@ struct Entry {
   Maker make;
 };
 
-std::unique_ptr<Codec> MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&,
-                               const LynxProfile*) {
-  return std::make_unique<RawCodec>(shape);
+Made MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&, const LynxProfile*) {
+  return Made(std::make_unique<RawCodec>(shape));
 }
 
 template <int bits>
-std::unique_ptr<Codec> MakeInteger(const std::string& spec, Values values, const CacheShape& shape,
-                                   const CodecKernels& kernels, const LynxProfile*) {
-  return std::make_unique<IntegerCodec>(shape, kernels, bits, int(values[0]), spec);
+Made MakeInteger(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
+                 const LynxProfile*) {
+  return Made(std::make_unique<IntegerCodec>(shape, kernels, bits, int(values[0]), spec));
 }
 
 template <PaperReading reading>
-std::unique_ptr<Codec> MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
-                                 const LynxProfile*) {
-  return std::make_unique<PaperCodec>(shape, reading, values[0], spec);
+Made MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
+               const LynxProfile*) {
+  return Made(std::make_unique<PaperCodec>(shape, reading, values[0], spec));
 }
 
-std::unique_ptr<Codec> MakeNested(const std::string& spec, Values values, const CacheShape& shape,
-                                  const CodecKernels& kernels, const LynxProfile*) {
+Made MakeNested(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
+                const LynxProfile*) {
   NestedParameters parameters;
   parameters.anchor_bits = int(values[0]);
   parameters.recent = int(values[1]);
   parameters.unrope = values[2] != 0;
-  return std::make_unique<NestedCodec>(shape, kernels, parameters, spec);
+  return Made(std::make_unique<NestedCodec>(shape, kernels, parameters, spec));
 }
 
-std::unique_ptr<Codec> MakeLynx(const std::string& spec, Values values, const CacheShape& shape,
-                                const CodecKernels& kernels, const LynxProfile* profile) {
+Made MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
+              const LynxProfile* profile) {
   LynxParameters parameters;
   parameters.anchor_bits = values[0];
   parameters.recent = int(values[1]);
   parameters.streams = int(values[2]);
   parameters.unrope = values[3] != 0;
-  return std::make_unique<LynxCodec>(shape, *kernels.lynx, parameters, spec, profile);
+  parameters.exact = values[4] != 0;
+  if (parameters.exact && shape.element_type != ElementType::kBf16) {
+    return Invalid("codec lynx: exact=1 needs a BF16 cache; leave it out");
+  }
+  return Made(std::make_unique<LynxCodec>(shape, *kernels.lynx, parameters, spec, profile));
 }
 
 constexpr Entry kCatalog[] = {

@@ -12,6 +12,9 @@ namespace {
 // (measured on the caches of docs/codec.md §3.6).
 constexpr double kOffsetBits = 0.035;
 
+// Bits per value of all streams together that restore a BF16 cache, about (docs/codec.md §3.6).
+constexpr double kExactBits = 10.4;
+
 // Rates between LeastSymbolBits and anchor_bits for which delta is known; straight lines between them.
 constexpr double kRateGrid = 1.0 / 16;
 
@@ -28,7 +31,7 @@ CodecInfo Info(const std::string& spec, int streams) {
 
 LynxCodec::LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const LynxParameters& parameters,
                      const std::string& spec, const LynxProfile* profile)
-    : PageCodec(Info(spec, parameters.streams), CodecId::kLynx, shape),
+    : PageCodec(Info(spec, parameters.streams + int(parameters.exact)), CodecId::kLynx, shape),
       kernels_(kernels),
       parameters_(parameters),
       ropes_(shape, kPageTokens) {
@@ -56,13 +59,14 @@ const RopeTable* LynxCodec::RopeOf(const PageAddress& address) const {
 int LynxCodec::StreamBits() const { return kLynxResidualBits / (parameters_.streams - 1); }
 
 std::size_t LynxCodec::PayloadBytes(const PageDims& dims, int stream) const {
-  if (stream > 0) return RowBytes(dims.tokens, dims.channels, StreamBits());
+  if (stream > 0 && !IsExactStream(stream)) return RowBytes(dims.tokens, dims.channels, StreamBits());
   return kLynxMostBytes * dims.elements();
 }
 
 std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) const {
-  if (stream > 0) return PayloadBytes(dims, stream);
-  const auto bytes = std::size_t(parameters_.anchor_bits * double(dims.elements()) / 8);
+  if (stream > 0 && !IsExactStream(stream)) return PayloadBytes(dims, stream);
+  const double bits = stream == 0 ? parameters_.anchor_bits : kExactBits - kLynxResidualBits - parameters_.anchor_bits;
+  const auto bytes = std::size_t(bits * double(dims.elements()) / 8);
   return bytes > kPageStreamHeaderBytes ? bytes - kPageStreamHeaderBytes : bytes;
 }
 

@@ -19,7 +19,8 @@ struct LynxParameters {
   double anchor_bits = 2.25;  // per element of stream 0, everything counted, on average over the prompt
   int streams = 2;
   bool unrope = true;
-  int recent = 64;  // tokens at the end of the prompt whose residual travels in stream 0
+  int recent = 64;     // tokens at the end of the prompt whose residual travels in stream 0
+  bool exact = false;  // one more stream makes the elements those that were encoded; BF16 caches only
 };
 
 // Steps by the profile from a page's first channel on, each to be made `add` greater; null without a profile.
@@ -57,6 +58,10 @@ class LynxCodec : public PageCodec {
   double LeastSymbolBits() const;
   double SymbolBits(const PageDims& dims, const Parts& parts) const;
   LynxProfileView StepsFor(const PageDims& dims, double symbol_bits) const;
+  bool IsExactStream(int stream) const { return stream == parameters_.streams; }
+  Status CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const;
+  // DecodeChunk without the exact stream.
+  void DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const;
 
   const LynxKernels& kernels_;
   LynxParameters parameters_;

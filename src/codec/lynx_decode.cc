@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "codec/bit_io.h"
 #include "codec/lynx_codec.h"
+#include "codec/lynx_exact.h"
 #include "codec/lynx_payload.h"
 #include "codec/lynx_reference.h"
 
@@ -28,7 +29,8 @@ struct DecodeWork {
         fine(scratch->Take<std::uint8_t>(std::size_t(dims.channels))),
         tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))),
         first_of(scratch->Take<std::uint32_t>(std::size_t(dims.channels) + 1)),
-        chunk(scratch->Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * std::size_t(dims.channels))) {}
+        chunk(scratch->Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * std::size_t(dims.channels))),
+        exact(scratch->Take<std::uint16_t>(dims.elements())) {}
   std::int32_t* centres;
   std::uint8_t* symbols;
   std::uint32_t *outermost, *sorted;  // positions of outermost symbols; what they leave open
@@ -39,6 +41,7 @@ struct DecodeWork {
   const LynxTable** tables;
   std::uint32_t* first_of;  // in `sorted`, per channel
   float* chunk;             // rows of values on their way to BF16
+  std::uint16_t* exact;     // elements of the coded tokens, by the exact stream
 };
 
 // Stream 0 up to the coder's states.
@@ -80,8 +83,11 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   for (int c = 0; c < dims.channels; ++c) {
     work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
   }
-  reader.GetBytes(LynxSinkBytes(dims, parts.sinks));
+  const std::span<const std::byte> sinks = reader.GetBytes(LynxSinkBytes(dims, parts.sinks));
   if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
+  if (!SinksWithin(sinks.data(), std::size_t(parts.sinks) * std::size_t(dims.channels), dims.element_type)) {
+    return Corrupt("page stream has a sink that is not finite or too large");
+  }
   reader.GetBytes(RowBytes(parts.recent, dims.channels, kLynxResidualBits));
   const std::span<const std::byte> rest = reader.GetBytes(reader.left());
   if (!reader.ok()) return Damaged();
@@ -137,13 +143,21 @@ void ReadCentres(const LynxKernels& kernels, int tokens, int channels, const Dec
   }
 }
 
+void LoadSink(std::span<const std::byte> payload, const PageDims& dims, int token, float* row) {
+  const std::byte* from = payload.data() + LynxHeadBytes(dims) + LynxSinkBytes(dims, token);
+  for (int c = 0; c < dims.channels; ++c, from += ElementBytes(dims.element_type)) {
+    row[c] = LoadElement(from, dims.element_type);
+  }
+}
+
 }  // namespace
 
 Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
-  const DecodeWork work(dims, &scratch);
+  Scratch pieces = scratch;
+  const DecodeWork work(dims, &pieces);
   Fields fields;
   LYNX_RETURN_IF_ERROR(ReadFields(payloads[0], dims, work, &fields));
-  for (std::size_t stream = 1; stream < payloads.size(); ++stream) {
+  for (std::size_t stream = 1; stream < payloads.size() && !IsExactStream(int(stream)); ++stream) {
     if (payloads[stream].size() != RowBytes(fields.parts.plain(), dims.channels, StreamBits())) return Damaged();
   }
   const std::size_t lanes = std::size_t(RansLanesOf(dims.channels));
@@ -165,24 +179,54 @@ Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch
   ReadCentres(kernels_, fields.parts.coded, dims.channels, work, &open);
   const std::size_t present = first.size() + rest.size();
   if (!open.ok() || std::max(open.bytes(), first.size()) != present) return Damaged();
-  return Ok();
+  return IsExactStream(int(payloads.size()) - 1) ? CheckExact(payloads, dims, scratch) : Ok();
+}
+
+// Decodes the exact stream, so that DecodeChunk only copies.
+Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const {
+  Scratch pieces = scratch;
+  const DecodeWork work(dims, &pieces);
+  const std::size_t width = std::size_t(dims.channels);
+  const int head_dim = dims.channels / dims.address.head_count, sinks = PartsOf(dims).sinks;
+  LynxExactDecoder decoder({dims.channels, head_dim, RopeOf(dims.address), work.centre_steps}, payloads.back());
+  for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
+    const int first = chunk * kChunkTokens, end = first + dims.ChunkTokens(chunk);
+    DecodeCells(payloads.first(payloads.size() - 1), dims, chunk, work.chunk, scratch);
+    for (int token = std::max(first, sinks); token < end; ++token) {
+      decoder.GetRow(token, work.chunk + std::size_t(token - first) * width,
+                     work.exact + std::size_t(token - sinks) * width);
+    }
+  }
+  return decoder.Finish();
 }
 
 void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+  if (!IsExactStream(int(payloads.size()) - 1)) return DecodeCells(payloads, dims, chunk, rows, scratch);
+  const DecodeWork work(dims, &scratch);
+  const std::size_t width = std::size_t(dims.channels);
+  const int sinks = PartsOf(dims).sinks, first = chunk * kChunkTokens, end = first + dims.ChunkTokens(chunk);
+  for (int token = first; token < end; ++token, rows += width) {
+    if (token < sinks) {
+      LoadSink(payloads[0], dims, token, rows);
+      continue;
+    }
+    const std::uint16_t* elements = work.exact + std::size_t(token - sinks) * width;
+    for (std::size_t c = 0; c < width; ++c) rows[c] = Bf16ToFloat(elements[c]);
+  }
+}
+
+void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
   const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   parts.recent = int(payloads[0][0]);
   const DecodeWork work(dims, &scratch);
-  const std::byte* sinks = payloads[0].data() + LynxHeadBytes(dims);
-  const std::byte* recent = sinks + LynxSinkBytes(dims, parts.sinks);
-  const std::size_t element_bytes = std::size_t(ElementBytes(dims.element_type));
+  const std::byte* recent = payloads[0].data() + LynxHeadBytes(dims) + LynxSinkBytes(dims, parts.sinks);
   const int first = chunk * kChunkTokens, tokens = dims.ChunkTokens(chunk), bits = StreamBits();
   for (int token = first; token < first + tokens; ++token) {
     float* row = rows + std::size_t(token - first) * width;
     if (token < parts.sinks) {
-      const std::byte* from = sinks + std::size_t(token) * width * element_bytes;
-      for (int c = 0; c < channels; ++c) row[c] = LoadElement(from + std::size_t(c) * element_bytes, dims.element_type);
+      LoadSink(payloads[0], dims, token, row);
       continue;
     }
     const int coded = token - parts.sinks;

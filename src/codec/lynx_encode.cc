@@ -6,6 +6,7 @@
 #include "base/float16.h"
 #include "codec/bit_io.h"
 #include "codec/lynx_codec.h"
+#include "codec/lynx_exact.h"
 #include "codec/lynx_payload.h"
 #include "codec/lynx_reference.h"
 #include "codec/page_io.h"
@@ -57,14 +58,14 @@ class Appender {
 // What encoding keeps per element and per channel. Counts bytes instead when it gets no scratch.
 struct EncodeWork {
   EncodeWork(const PageDims& dims, Scratch* scratch) : scratch_(scratch) {
-    const std::size_t elements = dims.elements(), channels = std::size_t(dims.channels);
-    Take(&rows, elements);
-    Take(&nested, elements);
-    Take(&symbols, elements);
-    Take(&residuals, elements);
-    Take(&words, elements + kRansSlackWords);
-    Take(&outermost, elements);
-    Take(&sorted, elements);
+    const std::size_t count = dims.elements(), channels = std::size_t(dims.channels);
+    Take(&rows, count);
+    Take(&nested, count);
+    Take(&symbols, count);
+    Take(&residuals, count);
+    Take(&words, count + kRansSlackWords);
+    Take(&outermost, count);
+    Take(&sorted, count);
     Take(&open, OpenBytes(dims));
     Take(&means, channels);
     Take(&shifts, channels);
@@ -76,6 +77,8 @@ struct EncodeWork {
     Take(&steps, channels);
     Take(&tables, channels);
     Take(&first_of, channels + 1);
+    Take(&exact_steps, kLynxExactSteps * channels);
+    Take(&elements, channels);
   }
   static std::size_t OpenBytes(const PageDims& dims) { return 4 * dims.elements() + 2 * kRansLanes; }
   LynxChannels channels() const { return {means, shifts}; }
@@ -91,6 +94,8 @@ struct EncodeWork {
   std::int16_t* steps;
   const LynxTable** tables;
   std::uint32_t* first_of;  // in `sorted`, per channel
+  std::uint32_t* exact_steps;
+  std::uint16_t* elements;  // a row of them as they came
   std::size_t bytes = 0;
 
  private:
@@ -238,6 +243,34 @@ void ChooseSymbols(const LynxKernels& kernels, int tokens, int channels, const E
   LynxSortByChannel(work.outermost, count, channels, work.sorted, work.first_of);
 }
 
+// The exact stream. What all other streams give takes the place of the coded rows.
+bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, const Parts& parts,
+              const RopeTable* rope, const EncodeWork& work, Appender* out) {
+  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
+  const std::size_t width = std::size_t(channels), elements = std::size_t(parts.coded) * width;
+  float* values = work.rows + std::size_t(parts.sinks) * width;
+  float* half_cells = work.per_cell;
+  for (int c = 0; c < channels; ++c) half_cells[c] = EighthOctave(work.steps[c] - 40);
+  for (std::size_t i = 0; i < elements; ++i) {
+    const std::size_t c = i % width;
+    values[i] = LynxValueOf(2 * work.nested[i] - 15 + 8 * work.means[c], half_cells[c]);
+  }
+  for (int first = 0; first < channels && rope != nullptr; first += head_dim) {
+    kernels.rotate(*rope, parts.sinks, parts.coded, width, values + first);
+  }
+  LynxExactEncoder encoder({channels, head_dim, rope, half_cells}, std::span(work.words, elements), work.exact_steps);
+  for (int token = dims.tokens - 1; token >= parts.sinks; --token) {
+    kernels.widen(from.From(token), 1, channels, work.magnitudes);
+    for (std::size_t c = 0; c < width; ++c) work.elements[c] = FloatToBf16(work.magnitudes[c]);
+    if (!encoder.AddRow(token, work.rows + std::size_t(token) * width, work.elements)) return false;
+  }
+  std::byte* to = out->Take(kLynxExactStateBytes + 2 * encoder.words().size());
+  if (to == nullptr) return false;
+  for (const std::uint32_t state : encoder.states()) StoreLittle(state, to), to += 4;
+  for (const std::uint16_t word : encoder.words()) StoreLittle(word, to), to += 2;
+  return true;
+}
+
 }  // namespace
 
 std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
@@ -287,6 +320,10 @@ bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::
     PackRows(work.residuals, parts.plain(), channels, bits, kLynxResidualBits - stream * bits,
              payloads[std::size_t(stream)]);
   }
+  if (!parameters_.exact) return true;
+  Appender exact(std::span(payloads[std::size_t(parameters_.streams)], most_bytes - total));
+  if (!PutExact(kernels_, rows, dims, parts, RopeOf(dims.address), work, &exact)) return false;
+  payload_bytes[std::size_t(parameters_.streams)] = exact.size();
   return true;
 }
 

@@ -103,6 +103,10 @@ LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const L
   parts.recent = int(from[0]);
   const int orders = int(from[2]), offset_order = int(from[3]) - 1;
   if (parts.coded == 0 || parts.recent > parts.coded || offset_order > kLynxMaxOrder) return false;
+  if (!SinksWithin(from + LynxHeadBytes(dims), std::size_t(parts.sinks) * std::size_t(dims.channels),
+                   dims.element_type)) {
+    return false;
+  }
   at += RowBytes(parts.recent, dims.channels, kLynxResidualBits);
   if (page.bytes[0] < at) return false;
   BitReader bits(std::span(from + at, page.bytes[0] - at));

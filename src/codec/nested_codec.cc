@@ -48,15 +48,6 @@ void CopyElements(const std::byte* from, ElementType from_type, int count, Eleme
   }
 }
 
-// As an encoder leaves them.
-bool SinksWithin(const std::byte* from, std::size_t count, ElementType type) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const float value = LoadElement(from + i * std::size_t(ElementBytes(type)), type);
-    if (!(value >= -kMaxMagnitude && value <= kMaxMagnitude)) return false;
-  }
-  return true;
-}
-
 void RotateRows(const RopeTable& rope, bool back, const PageDims& dims, int first, int end, float* rows) {
   const int head_dim = dims.channels / dims.address.head_count;
   for (int token = first; token < end; ++token) {

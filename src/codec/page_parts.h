@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bytes.h"
+#include "base/float16.h"
 #include "codec/page_codec.h"
 
 namespace lynx {
@@ -92,6 +95,17 @@ struct Parts {
 constexpr Parts PartsOf(const PageDims& dims) {
   const int sinks = std::clamp(kSinks - dims.address.first_token, 0, dims.tokens);
   return {sinks, dims.tokens - sinks, 0};
+}
+
+// Sinks travel as they are, so decoders look at them: finite, at most kMaxMagnitude.
+constexpr bool SinksWithin(const std::byte* from, std::size_t count, ElementType type) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = type == ElementType::kF32    ? std::bit_cast<float>(LoadLittle<std::uint32_t>(from + 4 * i))
+                        : type == ElementType::kBf16 ? Bf16ToFloat(LoadLittle<std::uint16_t>(from + 2 * i))
+                                                     : F16ToFloat(LoadLittle<std::uint16_t>(from + 2 * i));
+    if (!(value >= -kMaxMagnitude && value <= kMaxMagnitude)) return false;
+  }
+  return true;
 }
 
 // How many of the coded tokens belong to the last `recent` ones of the prompt, as an encoder is told.

@@ -186,7 +186,8 @@ INSTANTIATE_TEST_SUITE_P(Specs, PagedKernels,
 // Payloads that no encoder writes, behind valid checksums: the same verdict, and the same values.
 TEST(PagedLynx, HostilePayloadsAreJudgedAsTheCodecDoes) {
   int refused = 0, accepted = 0;
-  for (const PagedCase& each : {kPagedCases[4], kPagedCases[5], kPagedCases[6], kPagedCases[7]}) {
+  for (const PagedCase& each :
+       {kPagedCases[2], kPagedCases[3], kPagedCases[4], kPagedCases[5], kPagedCases[6], kPagedCases[7]}) {
     const auto codec = MustMake("lynx", RopeShapeFor(each.heads, each.head_dim));
     const PageAddress address = each.address(each.heads);
     PageMemory page(address, each.head_dim, ElementType::kBf16);

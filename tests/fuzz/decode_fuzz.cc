@@ -15,7 +15,7 @@ void CheckError(const Status& status) {
 
 void Decode(FuzzInput input) {
   const std::string& spec = FuzzSpecs()[std::size_t(input.Below(int(FuzzSpecs().size())))];
-  const FuzzPlace place = TakePlace(&input);
+  const FuzzPlace place = TakePlace(spec, &input);
   const Codec& codec = CodecFor(spec, place);
   const auto target_type = ElementType(input.Below(3));
   const Layout layout = kLayouts[input.Below(int(std::size(kLayouts)))];

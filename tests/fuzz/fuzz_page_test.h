@@ -57,7 +57,8 @@ inline const std::vector<std::string>& FuzzSpecs() {
                                   "lynx:anchor_bits=1.2,recent=3,unrope=0",
                                   "nested:anchor=3,recent=20,unrope=1",
                                   "nested:anchor=5,recent=0",
-                                  "nested:anchor=6,recent=255"};
+                                  "nested:anchor=6,recent=255",
+                                  "lynx:exact=1"};
     for (const std::string& name : CodecNames()) {
       const auto listed = [&](const std::string& spec) { return spec.substr(0, spec.find(':')) == name; };
       if (std::none_of(list.begin(), list.end(), listed)) list.push_back(name);
@@ -76,12 +77,14 @@ struct FuzzPlace {
   int tokens_after = -1;
 };
 
-inline FuzzPlace TakePlace(FuzzInput* input) {
+// For this codec: some take BF16 only.
+inline FuzzPlace TakePlace(const std::string& spec, FuzzInput* input) {
   constexpr int kDims[] = {8, 1, 2, 3, 16, 33, 64, 40};
   constexpr int kTokens[] = {5, 20, 1, 2, 31, 32, 33, 64, 100, 255, 256};
   constexpr int kFirst[] = {0, 1, 3, 4, 512};
   FuzzPlace place;
   place.type = ElementType(input->Below(3));
+  if (spec.ends_with("exact=1")) place.type = ElementType::kBf16;
   place.head_dim = kDims[input->Below(int(std::size(kDims)))];
   const int heads = 1 + input->Below(3);
   // Large enough for every branch, small enough for a thousand pages per second.

@@ -29,7 +29,7 @@ void CheckDecode(const std::string& spec, const FuzzPlace& place, ElementType ty
 
 void Compare(FuzzInput input) {
   const std::string& spec = FuzzSpecs()[std::size_t(input.Below(int(FuzzSpecs().size())))];
-  const FuzzPlace place = TakePlace(&input);
+  const FuzzPlace place = TakePlace(spec, &input);
   const Codec& reference = CodecFor(spec, place, &ReferenceKernels());
   const auto target_type = ElementType(input.Below(3));
   if (input.Below(2) != 0) {

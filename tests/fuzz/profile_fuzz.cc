@@ -34,7 +34,7 @@ Profile TakeProfile(FuzzInput* input, const CacheShape& shape) {
 }
 
 void Read(FuzzInput input) {
-  FuzzPlace place = TakePlace(&input);
+  FuzzPlace place = TakePlace("lynx", &input);
   place.head_dim = std::min(place.head_dim, 8);
   const CacheShape shape = ShapeOf(place);
   const double anchor_bits = 1.2 + 3.3 * input.Below(256) / 255.0;

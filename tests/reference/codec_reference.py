@@ -319,7 +319,7 @@ CODECS = {
     "raw": Raw(), "int8": Integer(8), "int4": Integer(4), "int8_group4": Integer(8, 4), "int4_group32": Integer(4, 32),
     "paper": Paper(120), "paper_alpha4": Paper(120, 4),
     "paper127": Paper(127), "nested": Nested(), "nested3": Nested(3, unrope=1), "nested5": Nested(5, recent=0), "nested6": Nested(6, recent=30),
-    "lynx": Lynx(), "lynx3": Lynx(3.5, 3),
+    "lynx": Lynx(), "lynx3": Lynx(3.5, 3), "lynx_exact": Lynx(exact=True), "lynx3_exact": Lynx(3.5, 3, exact=True),
 }
 # heads, head_dim, tokens, element type; sizes straddle chunks and pages.
 SHAPES = [
@@ -360,11 +360,12 @@ def golden():
     files = {}
     for name, codec in CODECS.items():
         for number, (heads, head_dim, tokens, element_type) in enumerate(SHAPES):
-            bad = number == 2
+            bad, restores = number == 2, getattr(codec, "exact", False)
+            element_type = BF16 if restores else element_type
             values = paint(tokens, heads * head_dim, element_type, bad)
             # Pages with sinks and recent tokens, K rotated.
             whole = codec.ident in WHOLE_PAGES
-            rope = ("norm" if number % 4 == 0 else "neox", head_dim % 2,
+            rope = ("norm" if number % 4 == 0 and codec.streams < 4 else "neox", head_dim % 2,
                     [F32(1) / F32(1 + 3 * pair) for pair in range(head_dim // 2)]) if whole else None
             page = Page(values, element_type, number, number % 2, number % 3, heads, head_dim,
                         number if whole else 256 * number, 9 * number, rope)
@@ -374,6 +375,7 @@ def golden():
                 assert back.shape == values.shape
                 if not bad:
                     assert np.all(np.abs(back - values) <= np.abs(values).max()), (name, number)
+            assert not restores or np.array_equal(bf16_bits(back), bf16_bits(values))
             files[f"{name}_{number}.bin"] = b"".join(streams)
             decoded = decode(streams, codec, rope).astype("<f4").tobytes()
             first = decode(streams[:1], codec, rope).astype("<f4").tobytes()

@@ -7,13 +7,15 @@ what is wrong is seen.
   golden_errors.py --check   verify that the checked-in table is what this script writes
 """
 
+import copy
 import pathlib
 import struct
 import sys
 
+import numpy as np
 from codec_conventions import BF16
 from codec_reference import CODECS, Page, crc32c, decode, encode, paint
-from lynx_codec import BitReader
+from lynx_codec import BitReader, Lynx
 
 TABLE = pathlib.Path(__file__).resolve().parent / "golden_errors.txt"
 TOKENS, CHANNELS, SINKS = 20, 8, 2  # page() of the test
@@ -24,6 +26,7 @@ LENGTH = "corrupt: page stream length differs from its header"
 CHECKSUM = "corrupt: page stream checksum differs"
 SHAPE = "corrupt: page stream payload does not fit the page's shape"
 SCALE = "corrupt: page stream has a scale that is not finite"
+EXACT = "corrupt: page stream has impossible exact elements"
 STEP = "corrupt: page stream has a step that is not finite"
 INFINITE, NOT_A_NUMBER, MINUS_INFINITE = b"\x00\x7c", b"\x01\x7e", b"\x00\xfc"
 
@@ -46,8 +49,8 @@ def put(data, at, new):
 class Cases:
     def __init__(self):
         self.lines = []
-        page = Page(paint(TOKENS, CHANNELS, BF16, False), BF16, 1, 1, 1, 1, CHANNELS, SINKS)
-        self.streams = {name: encode(page, codec) for name, codec in CODECS.items()}
+        self.page = Page(paint(TOKENS, CHANNELS, BF16, False), BF16, 1, 1, 1, 1, CHANNELS, SINKS)
+        self.streams = {name: encode(self.page, codec) for name, codec in CODECS.items()}
         for name, streams in self.streams.items():
             assert streams[0][6] & 1 == (name == "raw"), name
             decode(streams, CODECS[name])
@@ -126,8 +129,9 @@ def length_cases(cases, codec):
     cases.field(codec, "checksum", CHECKSUM, 0, 32, struct.pack("<I", 1), seal=False)
     cases.payload(codec, "no_payload", SHAPE, 0, lambda payload: b"")
     for stream in range(1, len(streams)):
-        cases.payload(codec, f"residual_{stream}_cut", SHAPE, stream, lambda payload: payload[:-1])
-        cases.payload(codec, f"residual_{stream}_longer", SHAPE, stream, lambda payload: payload + b"\0")
+        error = EXACT if codec.endswith("exact") and stream == len(streams) - 1 else SHAPE
+        cases.payload(codec, f"residual_{stream}_cut", error, stream, lambda payload: payload[:-1])
+        cases.payload(codec, f"residual_{stream}_longer", error, stream, lambda payload: payload + b"\0")
     if not codec.startswith("lynx"):
         cases.payload(codec, "payload_cut", SHAPE, 0, lambda payload: payload[:-1])
         cases.payload(codec, "payload_longer", SHAPE, 0, lambda payload: payload + b"\0")
@@ -170,6 +174,8 @@ def lynx_cases(cases):
         ("step_too_large", step, lambda p: put(p, 4, struct.pack("<h", 256))),
         ("step_too_small", step, lambda p: put(p, 4, struct.pack("<h", -801))),
         ("fields_cut", SHAPE, lambda p: p[:5]),
+        ("sink_not_finite", "corrupt: page stream has a sink that is not finite or too large",
+         lambda p: put(p, classes_at - 2, NOT_A_NUMBER)),
         ("sinks_cut", SHAPE, lambda p: p[:classes_at - 1]),
         ("classes_cut", SHAPE, lambda p: p[:classes_at]),
         ("states_cut", SHAPE, lambda p: p[:states + 3]),
@@ -186,14 +192,47 @@ def lynx_cases(cases):
     cases.payload("lynx3", "open_bits_cut", SHAPE, 0, lambda payload: payload[:-1])
 
 
+class NotFinite(Lynx):
+    """Its exact stream has an element that no page may have."""
+
+    def __init__(self, element):
+        super().__init__(exact=True)
+        self.element = element
+
+    def exact_payload(self, page, *cells):
+        page = copy.copy(page)
+        page.values = page.values.copy()
+        page.values[9, 4] = self.element
+        return Lynx.exact_payload(page, *cells)
+
+
+def exact_cases(cases):
+    count = len(cases.streams["lynx_exact"][2]) - HEADER_BYTES
+    assert count > 40
+    for name, change in [
+        ("exact_empty", lambda p: b""),
+        ("exact_states_cut", lambda p: p[:15]),
+        ("exact_state_too_small", lambda p: put(p, 4, struct.pack("<I", 0xffff))),
+        ("exact_last_state_zero", lambda p: put(p, 12, bytes(4))),
+        ("exact_no_words", lambda p: p[:16]),
+        ("exact_word_missing", lambda p: p[:-2]),
+        ("exact_word_left", lambda p: p + bytes(2)),
+        ("exact_last_word", lambda p: put(p, count - 1, bytes([p[-1] ^ 0x80]))),
+    ]:
+        cases.payload("lynx_exact", name, EXACT, 2, change)
+    for name, element in [("infinite", -np.inf), ("not_a_number", np.nan)]:
+        cases.add("lynx_exact", f"exact_element_{name}", EXACT, encode(cases.page, NotFinite(element)))
+
+
 def table():
     cases = Cases()
     header_cases(cases)
     for codec in CODECS:
-        if codec not in ("paper_alpha4", "nested5", "nested6"):  # nothing but other numbers
+        if codec not in ("paper_alpha4", "nested5", "nested6", "lynx3_exact"):  # nothing but other numbers
             length_cases(cases, codec)
     scale_cases(cases)
     lynx_cases(cases)
+    exact_cases(cases)
     return "# Written by golden_errors.py.\n\n" + "\n".join(cases.lines)
 
 

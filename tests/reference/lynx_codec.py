@@ -5,7 +5,8 @@ import struct
 
 import numpy as np
 
-from codec_conventions import BF16, F16, F32, FLOAT32, Reader, bf16_value, pack_nibbles, unpack_nibbles
+import lynx_exact
+from codec_conventions import BF16, F16, F32, FLOAT32, Reader, bf16_bits, bf16_value, pack_nibbles, unpack_nibbles
 
 
 class BitReader:
@@ -114,9 +115,9 @@ class Lynx:
     tables = [make_table(2.0 ** ((table - 16) / 4)) for table in range(20)]
     entropy = {}
 
-    def __init__(self, anchor_bits=2.25, streams=2):
-        self.anchor_bits, self.streams = anchor_bits, streams
-        self.spec = f"lynx:anchor_bits={anchor_bits:g},recent=64,streams={streams},unrope=1"
+    def __init__(self, anchor_bits=2.25, streams=2, exact=False):
+        self.anchor_bits, self.cell_streams, self.streams, self.exact = anchor_bits, streams, streams + exact, exact
+        self.spec = f"lynx:anchor_bits={anchor_bits:g},recent=64,streams={streams},unrope=1" + ",exact=1" * exact
 
     @staticmethod
     def shift(k):
@@ -128,7 +129,8 @@ class Lynx:
     def decode_page(self, payloads, tokens, heads, head_dim, first_token, element_type, rope):
         channels = heads * head_dim
         sinks = min(max(4 - first_token, 0), tokens)
-        coded, width = tokens - sinks, 4 // (self.streams - 1)
+        coded, width = tokens - sinks, 4 // (self.cell_streams - 1)
+        payloads, exact_payload = payloads[: self.cell_streams], payloads[self.cell_streams :]
         reader = Reader(payloads[0])
         recent, least, orders, offset_order = reader.take(4)
         steps = np.repeat(np.frombuffer(reader.take(2 * heads), "<i2").astype(np.int64), head_dim)
@@ -184,6 +186,8 @@ class Lynx:
         unit = np.array([2.0 ** (int(i) / 8) for i in steps]).astype(F32) / F32(32)
         values = u.astype(F32) * unit
         rotate(values, rope, heads, head_dim, sinks, back=False)
+        if exact_payload:
+            values = bf16_value(lynx_exact.decode(exact_payload[0], values, unit, rope, head_dim, sinks))
         return np.vstack([exact, values])
 
     def entropy_of(self, eighths):
@@ -217,7 +221,7 @@ class Lynx:
         x, channels = page.values, page.heads * page.head_dim
         tokens = x.shape[0]
         sinks = min(max(4 - page.first_token, 0), tokens)
-        coded, width, lanes = tokens - sinks, 4 // (self.streams - 1), min(channels, 32)
+        coded, width, lanes = tokens - sinks, 4 // (self.cell_streams - 1), min(channels, 32)
         if coded == 0:
             return None
         recent = min(max(self.recent - page.tokens_after, 0), coded) if page.tokens_after >= 0 else 0
@@ -278,6 +282,16 @@ class Lynx:
         anchor += bits_to_bytes([bit for code in class_codes for bit in golomb_bits(code, class_order)])
         anchor += struct.pack(f"<{lanes}I", *state) + struct.pack(f"<{len(words)}H", *reversed(words))
         anchor += open_bytes[2 * lanes :]
-        later = [pack_rows(residual[:plain] >> (4 - width * k) & (1 << width) - 1, width) for k in range(1, self.streams)]
+        later = [pack_rows(residual[:plain] >> (4 - width * k) & (1 << width) - 1, width) for k in range(1, self.cell_streams)]
         payloads = [anchor] + later
+        if self.exact:
+            payloads.append(self.exact_payload(page, n, mean, steps, sinks))
         return payloads if sum(map(len, payloads)) < 2 * tokens * channels else None
+
+    @staticmethod
+    def exact_payload(page, n, mean, steps, sinks):
+        rope = page.rope if page.kind == 0 else None
+        halves = np.repeat(np.array([2.0 ** (step / 8) for step in steps]).astype(F32) / F32(32), page.head_dim)
+        values = (2 * n + 1 - 16 + 8 * mean).astype(F32) * halves
+        rotate(values, rope, page.heads, page.head_dim, sinks, back=False)
+        return lynx_exact.encode(bf16_bits(page.values[sinks:]), values, halves, rope, page.head_dim, sinks)
