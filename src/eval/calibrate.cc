@@ -18,8 +18,10 @@ namespace {
 
 // One query in so many, of the second half of the text, tells what attention does with an error: 64 of 2,048 tokens.
 constexpr int kQueryStride = 16;
-// Tokens at the end whose errors don't count, as those of sinks don't: by default these travel with all bits.
+// Tokens at the end by default travel with all bits: their errors are a 256th of the others' while drafts are made, and
+// as great as the others' in the end. They count in between. (Sinks have none.)
 constexpr int kRecent = LynxParameters{}.recent;
+constexpr double kRecentShare = 1.0 / 16;
 
 // What feeding the text showed of one layer.
 struct LayerRecord {
@@ -63,8 +65,9 @@ Reach ReachOf(const LayerAttention& attention, std::span<const float> query, int
   attention.Weigh(query, kv_head, weights);
   if (!output.empty()) attention.Mix(weights, kv_head, output);
   Reach reach;
-  for (int token = kSinks; token < tokens - kRecent; ++token) {
-    const double square = double(weights[std::size_t(token)]) * weights[std::size_t(token)];
+  for (int token = kSinks; token < tokens; ++token) {
+    const double share = token < tokens - kRecent ? 1.0 : kRecentShare;
+    const double square = share * double(weights[std::size_t(token)]) * weights[std::size_t(token)];
     double distance = output.empty() ? 1 : 0;  // a layer without V: nothing is known of its values
     for (std::size_t c = 0; c < output.size(); ++c) {
       const double part = double(output_norms[c]) * (attention.Value(token, kv_head)[c] - output[c]);
