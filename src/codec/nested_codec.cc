@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/float16.h"
 #include "codec/elements.h"
+#include "codec/lynx_kernels.h"
 #include "codec/nested_payload.h"
 #include "codec/page_io.h"
 #include "codec/page_parts.h"
@@ -48,12 +49,12 @@ void CopyElements(const std::byte* from, ElementType from_type, int count, Eleme
   }
 }
 
-void RotateRows(const RopeTable& rope, bool back, const PageDims& dims, int first, int end, float* rows) {
-  const int head_dim = dims.channels / dims.address.head_count;
-  for (int token = first; token < end; ++token) {
-    for (int head = 0; head < dims.address.head_count; ++head, rows += head_dim) {
-      back ? rope.Unrotate(rows, token) : rope.Rotate(rows, token);
-    }
+// Rows of the page's tokens first … end - 1, in place.
+void TurnRows(decltype(LynxKernels::rotate) turn, const RopeTable& rope, const PageDims& dims, int first, int end,
+              float* rows) {
+  const int heads = dims.address.head_count, head_dim = dims.channels / heads;
+  for (int head = 0; head < heads; ++head) {
+    turn(rope, first, end - first, std::size_t(dims.channels), rows + head * head_dim);
   }
 }
 
@@ -95,7 +96,8 @@ bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::s
     float* unrotated = scratch.Take<float>(dims.elements());
     std::copy_n(values, dims.elements(), unrotated);
     const int sinks = PartsOf(dims).sinks;
-    RotateRows(*rope, true, dims, sinks, dims.tokens, unrotated + std::size_t(sinks) * std::size_t(dims.channels));
+    TurnRows(kernels_.lynx->unrotate, *rope, dims, sinks, dims.tokens,
+             unrotated + std::size_t(sinks) * std::size_t(dims.channels));
     values = unrotated;
   }
   return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
@@ -180,8 +182,8 @@ void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk
   const RopeTable* rope = RopeOf(dims.address);
   if (rope == nullptr) return;
   const int begin = chunk * kChunkTokens, first = std::max(begin, PartsOf(dims).sinks);
-  RotateRows(*rope, false, dims, first, begin + dims.ChunkTokens(chunk),
-             rows + std::size_t(first - begin) * std::size_t(dims.channels));
+  TurnRows(kernels_.lynx->rotate, *rope, dims, first, begin + dims.ChunkTokens(chunk),
+           rows + std::size_t(first - begin) * std::size_t(dims.channels));
 }
 
 void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
