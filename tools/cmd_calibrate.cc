@@ -20,6 +20,7 @@ struct CalibrateFlags {
 };
 
 Status RunCalibrate(const CalibrateFlags& flags) {
+  if (flags.out.empty()) return Invalid("--out must name a file");
   LYNX_RETURN_IF_ERROR(CheckWritable(flags.out));
   LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text));
   EngineFlags engine_flags = flags.engine;

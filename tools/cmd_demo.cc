@@ -43,6 +43,7 @@ struct Stage {
   PeerId peer = 0;
   RunSettings settings;
   std::vector<Token> prompt;
+  std::vector<std::string> codecs;
 };
 
 constexpr int kTimelineWidth = 64;
@@ -60,7 +61,8 @@ Status WarmUp(Engine* engine, int tokens) {
 
 Status Prepare(const DemoFlags& flags, Stage* stage) {
   LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
-  for (const std::string& codec : flags.codecs) LYNX_RETURN_IF_ERROR(CheckServed(codec));
+  LYNX_ASSIGN_OR_RETURN(stage->codecs, SplitCodecs(flags.codecs));
+  for (const std::string& codec : stage->codecs) LYNX_RETURN_IF_ERROR(CheckServed(codec));
   LYNX_ASSIGN_OR_RETURN(stage->settings.bandwidth_bps, ParseBitRate(flags.bandwidth));
   LYNX_ASSIGN_OR_RETURN(const TimeNs delay, ParseDuration(flags.delay));
   stage->settings.delay_s = double(delay) / double(kSecondNs);
@@ -76,7 +78,7 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
   LYNX_ASSIGN_OR_RETURN(stage->engine, OpenEngine(flags.engine, EngineUse::kDecode, 2));
   LYNX_ASSIGN_OR_RETURN(stage->prompt, BuildPrompt(*stage->engine, document, question, flags.raw, flags.prompt_tokens));
   LYNX_RETURN_IF_ERROR(WarmUp(stage->engine.get(), int(stage->prompt.size())));
-  for (const std::string& codec : flags.codecs) {
+  for (const std::string& codec : stage->codecs) {
     LYNX_RETURN_IF_ERROR(MakeCodec(codec, stage->engine->info().shape).status());
   }
   stage->settings.model = stage->engine->info().model;
@@ -141,15 +143,15 @@ Result<RunRow> RunOne(const DemoFlags& flags, Stage* stage, const std::string& c
 
 Status RunAll(const DemoFlags& flags, Stage* stage, std::vector<RunRow>* rows) {
   int step = 2;
-  for (const std::string& codec : flags.codecs) {
+  for (const std::string& codec : stage->codecs) {
     std::printf("\n%d. %s, sent when the prompt is read%s\n", step++, codec.c_str(),
                 rows->empty() ? " (the prompt is read now; the runs after this send the same cache)" : "");
     LYNX_ASSIGN_OR_RETURN(RunRow row, RunOne(flags, stage, codec, false, true));
     rows->push_back(std::move(row));
   }
   std::printf("\n%d. %s once more from a cold cache, sent while the prompt is being read\n", step,
-              flags.codecs.front().c_str());
-  LYNX_ASSIGN_OR_RETURN(RunRow row, RunOne(flags, stage, flags.codecs.front(), true, false));
+              stage->codecs.front().c_str());
+  LYNX_ASSIGN_OR_RETURN(RunRow row, RunOne(flags, stage, stage->codecs.front(), true, false));
   rows->push_back(std::move(row));
   return Ok();
 }
@@ -206,7 +208,6 @@ void AddDemoCommand(CLI::App* app, int* exit_code) {
       ->check(Between(0, 1 << 22));
   command->add_flag("--raw", flags->raw, "the text as it is, without the model's chat template");
   command->add_option("--codecs", flags->codecs, "codecs to run, the first once more with overlap")
-      ->delimiter(',')
       ->capture_default_str()
       ->type_name("CODEC");
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")

@@ -4,14 +4,18 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
+#include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
 #include "codec/codec_spec.h"
 #include "command.h"
 #include "eval/divergence.h"
 #include "eval/quality.h"
+#include "lynx/version.h"
 #include "quality_report.h"
 
 namespace lynx {
@@ -31,30 +35,10 @@ struct QualityFlags {
 constexpr int kQuickWindows = 3;
 constexpr int kQuickTokens = 16;
 
-// "a:x=1,y=2" must stay one codec although codecs are separated by commas: a piece without a name before its '='
-// belongs to the codec before it.
-std::vector<std::string> SplitCodecs(const std::vector<std::string>& arguments) {
-  std::vector<std::string> codecs;
-  for (const std::string& argument : arguments) {
-    std::size_t at = 0;
-    while (at <= argument.size()) {
-      const std::size_t end = std::min(argument.find(',', at), argument.size());
-      const std::string piece = argument.substr(at, end - at);
-      const auto equals = piece.find('=');
-      const bool continues = !codecs.empty() && equals != std::string::npos && piece.find(':') == std::string::npos;
-      if (continues) {
-        codecs.back() += "," + piece;
-      } else if (!piece.empty()) {
-        codecs.push_back(piece);
-      }
-      at = end + 1;
-    }
-  }
-  return codecs;
-}
+using Windows = std::vector<std::vector<Token>>;
 
 // Windows spread evenly over each text, the texts taking turns. kInvalid when a text is shorter than one window.
-Result<std::vector<std::vector<Token>>> CutWindows(const Engine& engine, const QualityFlags& flags) {
+Result<Windows> CutWindows(const Engine& engine, const QualityFlags& flags) {
   std::vector<std::vector<Token>> texts;
   for (const std::string& path : flags.texts) {
     LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -65,7 +49,7 @@ Result<std::vector<std::vector<Token>>> CutWindows(const Engine& engine, const Q
     }
     texts.push_back(std::move(tokens));
   }
-  std::vector<std::vector<Token>> windows;
+  Windows windows;
   const int per_text = (flags.windows + int(texts.size()) - 1) / int(texts.size());
   for (int i = 0; i < per_text; ++i) {
     for (const std::vector<Token>& tokens : texts) {
@@ -85,7 +69,9 @@ class Progress {
     std::ifstream file(path_);
     for (std::string line; std::getline(file, line);) {
       const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-      if (json.is_object() && json.value("identity", "") == identity_) known_[json.value("key", "")] = json["value"];
+      const auto has_text = [&json](const char* name) { return json.contains(name) && json[name].is_string(); };
+      if (!has_text("identity") || !has_text("key") || !json.contains("value")) continue;
+      if (json["identity"] == identity_) known_[json["key"]] = json["value"];
     }
   }
   const nlohmann::json* Find(const std::string& key) const {
@@ -112,19 +98,25 @@ Result<std::unique_ptr<Codec>> MakeMeasured(const std::string& spec, const Cache
   return Unsupported(codec.status().message() + "; baselines are " + ListOf(BaselineNames()));
 }
 
+// False for figures of something else, as a damaged file may hold them.
+bool Fits(const CodecQuality& quality, const Codec& codec, std::size_t layers) {
+  return quality.codec == codec.info().spec && quality.stream_bytes.size() == std::size_t(codec.info().stream_count) &&
+         quality.anchor_layers.size() == layers && quality.full_layers.size() == layers;
+}
+
 struct Measured {
   std::vector<std::vector<CodecQuality>> codecs;  // [codec][window]
   std::vector<double> floors;
 };
 
-Result<Measured> MeasureAll(Engine* engine, const QualityFlags& flags,
+Result<Measured> MeasureAll(Engine* engine, const Windows& windows, int tokens,
                             const std::vector<std::unique_ptr<Codec>>& codecs, Progress* progress) {
-  LYNX_ASSIGN_OR_RETURN(const auto windows, CutWindows(*engine, flags));
   QualityOptions options;
-  options.tokens = flags.tokens;
+  options.tokens = tokens;
   LYNX_ASSIGN_OR_RETURN(QualityMeter meter, QualityMeter::Open(engine, options));
   Measured measured;
   measured.codecs.resize(codecs.size());
+  const std::size_t layers = engine->info().shape.layers.size();
   for (std::size_t w = 0; w < windows.size(); ++w) {
     const std::string prefix = std::to_string(w) + " ";
     std::unique_ptr<QualityWindow> window;  // captured only if something of it is missing
@@ -135,37 +127,41 @@ Result<Measured> MeasureAll(Engine* engine, const QualityFlags& flags,
       window = std::make_unique<QualityWindow>(std::move(fresh));
       return Ok();
     };
-    const auto measure = [&](const std::string& key, const auto& run) -> Result<nlohmann::json> {
+    // Known figures, if they are any, or those of `run`.
+    const auto measure = [&]<typename T>(const std::string& key, const std::optional<T>& known,
+                                         const auto& run) -> Result<T> {
       if (StopFlag()) return IoError("stopped; the same command goes on from here");
-      if (const nlohmann::json* known = progress->Find(prefix + key)) return *known;
+      if (known) return *known;
       LYNX_RETURN_IF_ERROR(captured());
       std::fprintf(stderr, "window %zu of %zu: %s\n", w + 1, windows.size(), key.c_str());
-      LYNX_ASSIGN_OR_RETURN(nlohmann::json value, run());
-      progress->Add(prefix + key, value);
+      LYNX_ASSIGN_OR_RETURN(T value, run());
+      progress->Add(prefix + key, ToJson(value));
       return value;
     };
-    LYNX_ASSIGN_OR_RETURN(const nlohmann::json floor, measure("noise floor", [&]() -> Result<nlohmann::json> {
-                            LYNX_ASSIGN_OR_RETURN(const double value, meter.NoiseFloor(*window, w));
-                            return nlohmann::json(value);
-                          }));
+    const std::string floor_key = "noise floor";
+    LYNX_ASSIGN_OR_RETURN(const double floor, measure(floor_key, NumberFromJson(progress->Find(prefix + floor_key)),
+                                                      [&] { return meter.NoiseFloor(*window, w); }));
     measured.floors.push_back(floor);
     for (std::size_t c = 0; c < codecs.size(); ++c) {
-      LYNX_ASSIGN_OR_RETURN(const nlohmann::json json, measure(codecs[c]->info().spec, [&]() -> Result<nlohmann::json> {
-                              LYNX_ASSIGN_OR_RETURN(const CodecQuality quality, meter.Measure(*window, *codecs[c]));
-                              return ToJson(quality);
-                            }));
-      measured.codecs[c].push_back(FromJson(json));
+      const std::string& spec = codecs[c]->info().spec;
+      std::optional<CodecQuality> known = QualityFromJson(progress->Find(prefix + spec));
+      if (known && !Fits(*known, *codecs[c], layers)) known.reset();
+      LYNX_ASSIGN_OR_RETURN(CodecQuality quality,
+                            measure(spec, known, [&] { return meter.Measure(*window, *codecs[c]); }));
+      measured.codecs[c].push_back(std::move(quality));
     }
   }
   return measured;
 }
 
-// What must be equal for figures of an earlier run to count.
-std::string Identity(const Engine& engine, const QualityFlags& flags) {
-  std::string text = engine.info().model + " " + engine.info().revision;
-  for (const std::string& path : flags.texts) text += " " + path;
-  return text + " " + flags.profile + " " + std::to_string(flags.engine.context) + " " + std::to_string(flags.windows) +
-         " " + std::to_string(flags.tokens);
+// What must be equal for figures of an earlier run to count: not names, but what files hold.
+std::string Identity(const Engine& engine, const Windows& windows, const std::optional<Profile>& profile, int tokens) {
+  std::uint32_t text = 0;
+  for (const std::vector<Token>& window : windows) text = Crc32c(std::as_bytes(std::span(window)), text);
+  return std::string(Version()) + " " + std::string(BuildCommit()) + " " + engine.info().model + " " +
+         engine.info().revision + " " + std::to_string(windows.size()) + " " + std::to_string(windows.front().size()) +
+         " " + std::to_string(text) + " " + (profile ? std::to_string(Crc32c(profile->bytes)) : "-") + " " +
+         std::to_string(tokens);
 }
 
 Status RunQuality(QualityFlags flags) {
@@ -173,18 +169,24 @@ Status RunQuality(QualityFlags flags) {
     flags.windows = std::min(flags.windows, kQuickWindows);
     flags.tokens = std::min(flags.tokens, kQuickTokens);
   }
+  const std::string partial = flags.json.empty() ? "" : flags.json + ".partial";
+  for (const std::string& path : {flags.json, partial, flags.csv, flags.plot}) {
+    LYNX_RETURN_IF_ERROR(CheckWritable(path));
+  }
   EngineFlags engine_flags = flags.engine;
   engine_flags.context += std::max(flags.tokens, QualityOptions{}.drafts) + 1;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(engine_flags, EngineUse::kDecode, 1));
   LYNX_ASSIGN_OR_RETURN(const std::optional<Profile> profile, ReadProfile(flags.profile));
   std::vector<std::unique_ptr<Codec>> codecs;
-  for (const std::string& spec : SplitCodecs(flags.codecs)) {
+  LYNX_ASSIGN_OR_RETURN(const std::vector<std::string> specs, SplitCodecs(flags.codecs));
+  for (const std::string& spec : specs) {
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec,
                           MakeMeasured(spec, engine->info().shape, profile ? &*profile : nullptr));
     codecs.push_back(std::move(codec));
   }
-  Progress progress(flags.json.empty() ? "" : flags.json + ".partial", Identity(*engine, flags));
-  LYNX_ASSIGN_OR_RETURN(const Measured measured, MeasureAll(engine.get(), flags, codecs, &progress));
+  LYNX_ASSIGN_OR_RETURN(const Windows windows, CutWindows(*engine, flags));
+  Progress progress(partial, Identity(*engine, windows, profile, flags.tokens));
+  LYNX_ASSIGN_OR_RETURN(const Measured measured, MeasureAll(engine.get(), windows, flags.tokens, codecs, &progress));
   std::vector<CodecSummary> summaries;
   for (const auto& windows : measured.codecs) summaries.push_back(Summarize(windows));
   const double floor = GeometricMean(measured.floors, 1e-12);

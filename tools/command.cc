@@ -181,7 +181,7 @@ Result<std::string> ReadFile(const std::string& path) {
     from.read(piece.data(), std::streamsize(piece.size()));
     text.append(piece.data(), std::size_t(from.gcount()));
   }
-  if (text.size() > kMaxFileBytes) return LimitExceeded(path + " has more than 64 MiB; give a shorter prompt");
+  if (text.size() > kMaxFileBytes) return LimitExceeded(path + " has more than 64 MiB; give a shorter file");
   if (from.bad() || (path != "-" && !file.is_open()))
     return IoError("can't read " + path + ": " + std::strerror(errno));
   return text;
@@ -194,14 +194,39 @@ Result<std::optional<Profile>> ReadProfile(const std::string& path) {
   return std::optional<Profile>(Profile{{bytes.begin(), bytes.end()}});
 }
 
+Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arguments) {
+  std::vector<std::string> codecs;
+  for (const std::string& argument : arguments) {
+    std::size_t at = 0;
+    while (at <= argument.size()) {
+      const std::size_t end = std::min(argument.find(',', at), argument.size());
+      const std::string piece = argument.substr(at, end - at);
+      const auto equals = piece.find('=');
+      const bool continues = !codecs.empty() && equals != std::string::npos && piece.find(':') == std::string::npos;
+      if (continues) {
+        codecs.back() += "," + piece;
+      } else if (!piece.empty()) {
+        codecs.push_back(piece);
+      }
+      at = end + 1;
+    }
+  }
+  if (codecs.empty()) return Invalid("--codecs names no codec");
+  return codecs;
+}
+
 Status CheckServed(std::string_view codec) {
   if (!IsBaseline(codec)) return Ok();
   return Unsupported("codec " + std::string(codec) + " is a baseline, for `lynx eval quality` only");
 }
 
 Status CheckWritable(const std::string& path) {
-  if (path.empty() || std::ofstream(path, std::ios::app)) return Ok();
-  return IoError("can't write " + path + ": " + std::strerror(errno));
+  if (path.empty()) return Ok();
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
+  if (!std::ofstream(path, std::ios::app)) return IoError("can't write " + path + ": " + std::strerror(errno));
+  if (!existed) std::filesystem::remove(path, ignored);
+  return Ok();
 }
 
 Status WriteFile(const std::string& path, const std::string& text) {

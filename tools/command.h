@@ -69,7 +69,8 @@ std::string OneLine(std::string_view text);
 
 // The bytes of a file; "-" is standard input. kIo with the reason; kLimit if there are more than 64 MiB.
 Result<std::string> ReadFile(const std::string& path);
-// kIo if the file can't be written later; ok without a path. Before work whose result would be lost.
+// kIo if the file can't be written later; ok without a path. Leaves no file that was not there. Before work whose
+// result would be lost.
 Status CheckWritable(const std::string& path);
 Status WriteFile(const std::string& path, const std::string& text);
 
@@ -80,6 +81,11 @@ Result<std::optional<Profile>> ReadProfile(const std::string& path);
 // template. `prompt_tokens` > 0 cuts the end of the document so that the prompt has exactly that many tokens.
 Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,
                                        bool raw, int prompt_tokens);
+
+// The codecs of arguments like "a:x=1,y=2,b", which must stay two codecs although a comma separates them: a piece with
+// a
+// '=' and without a ':' before it belongs to the codec before it. kInvalid when there is none.
+Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arguments);
 
 // kUnsupported for a baseline: those have no place on a wire.
 Status CheckServed(std::string_view codec);

@@ -232,7 +232,8 @@ nlohmann::json ToJson(const CodecQuality& q) {
   return json;
 }
 
-CodecQuality FromJson(const nlohmann::json& json) {
+// Throws what nlohmann::json throws.
+static CodecQuality ReadQuality(const nlohmann::json& json) {
   CodecQuality q;
   q.codec = json.at("codec");
   q.stream_bytes = json.at("stream_bytes").get<std::vector<std::uint64_t>>();
@@ -252,6 +253,20 @@ CodecQuality FromJson(const nlohmann::json& json) {
   for (const auto& layer : json.at("anchor_layers")) q.anchor_layers.push_back(ErrorFrom(layer));
   for (const auto& layer : json.at("full_layers")) q.full_layers.push_back(ErrorFrom(layer));
   return q;
+}
+
+std::optional<CodecQuality> QualityFromJson(const nlohmann::json* json) {
+  if (json == nullptr) return std::nullopt;
+  try {
+    return ReadQuality(*json);
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<double> NumberFromJson(const nlohmann::json* json) {
+  if (json == nullptr || !json->is_number()) return std::nullopt;
+  return json->get<double>();
 }
 
 }  // namespace lynx

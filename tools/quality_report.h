@@ -1,6 +1,7 @@
 // What `lynx eval quality` found, over windows: JSON, CSV, a table, a plot.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,10 @@ std::string QualityTable(double noise_floor, const std::vector<CodecSummary>& co
 // SVG: anchor bits against KL of the anchor, total bits against KL to BF16; both axes of KL logarithmic.
 std::string QualityPlot(double noise_floor, const std::vector<CodecSummary>& codecs);
 
-// One window's figures, so that an interrupted run can go on.
+// Figures of one window, so that an interrupted run can go on; nothing from null or from JSON of another form.
 nlohmann::json ToJson(const CodecQuality& quality);
-CodecQuality FromJson(const nlohmann::json& json);
+inline nlohmann::json ToJson(double number) { return number; }
+std::optional<CodecQuality> QualityFromJson(const nlohmann::json* json);
+std::optional<double> NumberFromJson(const nlohmann::json* json);
 
 }  // namespace lynx

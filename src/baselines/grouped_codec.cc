@@ -47,7 +47,9 @@ Grid PutGridOf(const float* values, const Group& group, int levels, BitWriter* o
 int TokensInTail(const PageDims& dims, int count) {
   return dims.tokens_after < 0 ? 0 : std::clamp(count - dims.tokens_after, 0, dims.tokens);
 }
-int PromptTokens(const PageDims& dims) { return dims.address.first_token + dims.tokens + dims.tokens_after; }
+std::int64_t PromptTokens(const PageDims& dims) {
+  return std::int64_t{dims.address.first_token} + dims.tokens + dims.tokens_after;
+}
 
 constexpr int kTailBits = 9;  // 0…256
 

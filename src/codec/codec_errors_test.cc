@@ -251,6 +251,7 @@ TEST(Catalog, SpecsAndTheirErrors) {
   EXPECT_EQ(spec_of("paper127:alpha=2.5"), "paper127:alpha=2.5");
   EXPECT_EQ(spec_of("nested"), "nested:anchor=4,recent=64,unrope=0");
   EXPECT_EQ(spec_of("nested:unrope=1,anchor=6"), "nested:anchor=6,recent=64,unrope=1");
+  EXPECT_EQ(spec_of("nested:unrope=-0,recent=-0"), "nested:anchor=4,recent=0,unrope=0");
   EXPECT_EQ(spec_of("lynx:streams=3"), "lynx:anchor_bits=2.25,recent=64,streams=3,unrope=1");
   for (const std::string& name : CodecNames()) {
     const CodecInfo info = (*MakeCodec(name, shape))->info();
@@ -285,11 +286,15 @@ TEST(Catalog, SpecsAndTheirErrors) {
                            "lynx:anchor_bits=1.1",
                            "lynx:streams=2.5",
                            "lynx:streams=4",
+                           "lynx:recent=1e999",
+                           "lynx:anchor_bits=inf",
+                           "lynx:recent=1,recent=1",
                            "paper:alpha=1,,alpha=2",
                            "paper:alpha=1,"}) {
     EXPECT_EQ(error_of(spec).code(), ErrorCode::kInvalid) << spec;
   }
   EXPECT_EQ(error_of("paper:beta=1").message(), "codec paper: no parameter \"beta\", it has alpha");
+  EXPECT_EQ(error_of("paper:alpha=1,alpha=2").message(), "codec paper: alpha is given twice");
 
   EXPECT_FALSE(MakeCodec("raw", CacheShape{}).ok());
   EXPECT_FALSE(MakeCodec("raw", ShapeFor(0, 8)).ok());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 
 #include "base/status_macros.h"
 
@@ -23,7 +25,7 @@ std::string ParameterNames(Parameters parameters) {
   return "it has " + ListOf(names);
 }
 
-// Reads one "name=value" into its place.
+// Reads one "name=value" into its place, which holds NaN until then.
 Status ReadParameter(std::string_view codec, Parameters parameters, std::string_view text, std::span<double> values) {
   const std::string where = "codec " + std::string(codec) + ": ";
   const std::size_t equals = text.find('=');
@@ -43,7 +45,9 @@ Status ReadParameter(std::string_view codec, Parameters parameters, std::string_
                    " from " + NumberText(parameter->least) + " to " + NumberText(parameter->greatest) + ", not \"" +
                    std::string(number) + "\"");
   }
-  values[std::size_t(parameter - parameters.begin())] = value;
+  double& place = values[std::size_t(parameter - parameters.begin())];
+  if (!std::isnan(place)) return Invalid(where + std::string(name) + " is given twice");
+  place = value + 0.0;  // -0 is 0
   return Ok();
 }
 
@@ -71,11 +75,14 @@ std::string ListOf(std::span<const std::string> names) {
 Result<CodecSpec> ReadCodecSpec(std::string_view spec, Parameters parameters) {
   const std::string_view codec = CodecNameOf(spec);
   CodecSpec read;
-  for (const CodecParameter& parameter : parameters) read.values.push_back(parameter.standard);
+  read.values.assign(parameters.size(), std::numeric_limits<double>::quiet_NaN());
   for (std::size_t at = spec.find(':'); at != std::string_view::npos;) {
     const std::size_t end = spec.find(',', at + 1);
     LYNX_RETURN_IF_ERROR(ReadParameter(codec, parameters, spec.substr(at + 1, end - at - 1), read.values));
     at = end;
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (std::isnan(read.values[i])) read.values[i] = parameters[i].standard;
   }
   read.canonical = CanonicalSpec(codec, parameters, read.values);
   return read;

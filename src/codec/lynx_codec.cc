@@ -81,7 +81,7 @@ double LynxCodec::LeastSymbolBits() const { return 0.75 * parameters_.anchor_bit
 double LynxCodec::SymbolBits(const PageDims& dims, const Parts& parts) const {
   double bits = parameters_.anchor_bits;
   if (dims.tokens_after >= 0) {
-    const double prompt = dims.address.first_token + dims.tokens + dims.tokens_after;
+    const double prompt = double(dims.address.first_token) + dims.tokens + dims.tokens_after;
     const double recent = std::min(double(parameters_.recent), prompt);
     bits -= (8.0 * ElementBytes(dims.element_type) * std::min(double(kSinks), prompt) + kLynxResidualBits * recent) /
             prompt;

@@ -25,6 +25,15 @@ std::size_t Channels(const LayerShape& layer, int kind) {
   return std::size_t(layer.kv_heads) * std::size_t(layer.HeadDim(KvKind(kind)));
 }
 
+// The nearest step that exists and has a whole number of kLynxOffsetUnit to this one: only such differences can be
+// told.
+int WithinSteps(int step) {
+  static_assert(kLynxOffsetUnit == 2);
+  if (step < kLynxLeastStep) return kLynxLeastStep + ((step - kLynxLeastStep) & 1);
+  if (step > kLynxGreatestStep) return kLynxGreatestStep - ((step - kLynxGreatestStep) & 1);
+  return step;
+}
+
 }  // namespace
 
 Profile WriteLynxProfile(const LynxProfile& profile, const CacheShape& shape) {
@@ -120,7 +129,7 @@ std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> h
   std::vector<std::int16_t> steps;
   for (const int offset : offsets) {
     const int rounded = int(first + 65536.5) - 65536 + kLynxOffsetUnit * offset;
-    steps.push_back(std::int16_t(std::clamp(rounded, kLynxLeastStep, kLynxGreatestStep)));
+    steps.push_back(std::int16_t(WithinSteps(rounded)));
   }
   return steps;
 }

@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "codec/distortion.h"
 #include "codec/lynx_profile.h"
+#include "codec/lynx_reference.h"
 #include "codec/lynx_tables.h"
 #include "codec/page_codec.h"
 #include "codec/page_memory_test.h"
@@ -98,6 +99,13 @@ TEST(Lynx, ErrorsAreHalfACell) {
       }
     }
   }
+}
+
+TEST(Lynx, PromptsMayEndAnywhere) {
+  Page page = NormalPage(3);
+  page.address.first_token = 2147483391;
+  page.tokens_after = 2147483647;
+  EXPECT_FALSE(IsExact(Encode("lynx", page)));
 }
 
 TEST(Lynx, WhatAllStreamsGiveDoesNotDependOnTheirNumber) {
@@ -398,6 +406,52 @@ TEST(LynxProfile, DamagedAndOtherProfilesAreRefused) {
   }
   EXPECT_EQ(MakeCodec("lynx", ShapeFor(2, 9), &good).status().code(), ErrorCode::kInvalid);
   EXPECT_EQ(MakeCodec("lynx", ShapeFor(1, 8), &good).status().code(), ErrorCode::kInvalid);
+}
+
+// Dead channels, and numbers that no calibration writes.
+TEST(LynxProfile, StepsThatAPageCannotTellAreNotChosen) {
+  constexpr std::int16_t kWeights[] = {-32768, -32767, -6400, -6399, -1, 0, 9, 24, 6400, 32766, 32767};
+  Random random(31);
+  for (int run = 0; run < 300; ++run) {
+    std::vector<LynxChannelProfile> head(kDim);
+    for (LynxChannelProfile& channel : head) {
+      channel.weight =
+          random.Below(4) == 0 ? kWeights[random.Below(std::size(kWeights))] : std::int16_t(random.Below(300));
+    }
+    for (int delta : {-131072, -1000, 0, 8, 777, 131072}) {
+      const auto steps = LynxProfileSteps(head, delta);
+      for (std::int16_t step : steps) {
+        ASSERT_EQ((step - steps[0]) % kLynxOffsetUnit, 0) << "run " << run << " delta " << delta;
+        ASSERT_GE(step, kLynxLeastStep);
+        ASSERT_LE(step, kLynxGreatestStep);
+      }
+    }
+  }
+}
+
+// A step that is not the decoder's would move these channels' means, which are 1000 times their ranges, by 9 %.
+TEST(LynxProfile, ChannelsOfExtremeWeightLeaveOthersAsTheyAre) {
+  for (std::int16_t weight = 0; weight < 32; ++weight) {
+    Page page;
+    page.values = PaintValues(Input::kOffset, 256, kDim, 32);
+    const CacheShape shape = page.Shape();
+    LynxProfile profile;
+    for (const LayerShape& layer : shape.layers) {
+      for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+        auto& row = profile.emplace_back(std::size_t(layer.HeadDim(kind)), LynxChannelProfile{0, weight});
+        for (std::size_t c = 0; c < row.size(); c += 8) row[c] = {-32768, 32767};
+      }
+    }
+    const Profile bytes = WriteLynxProfile(profile, shape);
+    PageMemory source(page.address, kDim, page.type);
+    source.Fill(page.values);
+    const Streams streams = EncodePage(*MakeCodec("lynx", shape, &bytes).value(), source.view()).value();
+    ASSERT_FALSE(IsExact(streams));
+    const auto decoded = Decode("lynx", page, streams, 2);
+    for (std::size_t i = 0; i < page.size(); ++i) {
+      ASSERT_NEAR(decoded[i], page.values[i], 1) << "weight " << weight << " element " << i;
+    }
+  }
 }
 
 // Anything behind a valid checksum is refused, or decodes to finite numbers.
