@@ -207,6 +207,10 @@ Result<DevicePage> CudaCodec::Open(std::span<const std::span<const std::byte>> s
   OpenedPage opened;
   LYNX_RETURN_IF_ERROR(kind_ == Kind::kLynx ? codec_->Open(streams, page, &opened)
                                             : codec_->Check(streams, page, scratch, &opened));
+  if (kind_ == Kind::kLynx && !opened.exact &&
+      static_cast<const LynxCodec*>(codec_)->IsExactStream(int(streams.size()) - 1)) {
+    return Unsupported("no kernels for a GPU for the exact stream of lynx; leave it out");
+  }
   DevicePage device;
   device.dims = opened.dims;
   device.exact = opened.exact;

@@ -70,6 +70,7 @@ class CudaCodec {
 
   // The page for Decode of streams that lie on the host, for checking, and, whole, in device memory. Headers, checksums
   // and lengths are checked, and payloads but for `lynx`, whose kernel does that. Scratch as for Codec::Decode.
+  // kUnsupported when the exact stream of `lynx` is among them.
   Result<DevicePage> Open(std::span<const std::span<const std::byte>> streams,
                           std::span<const std::byte* const> device_streams, const PageAddress& address,
                           std::span<std::byte> scratch) const;

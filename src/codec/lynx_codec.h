@@ -38,6 +38,7 @@ class LynxCodec : public PageCodec {
             const std::string& spec, const LynxProfile* profile);
   const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
   int StreamBits() const;                                     // of the residual in each later stream
+  bool IsExactStream(int stream) const { return stream == parameters_.streams; }  // the one that exact=1 adds
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -58,7 +59,6 @@ class LynxCodec : public PageCodec {
   double LeastSymbolBits() const;
   double SymbolBits(const PageDims& dims, const Parts& parts) const;
   LynxProfileView StepsFor(const PageDims& dims, double symbol_bits) const;
-  bool IsExactStream(int stream) const { return stream == parameters_.streams; }
   Status CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const;
   // DecodeChunk without the exact stream.
   void DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const;
