@@ -173,7 +173,9 @@ int RunDemo(const DemoFlags& flags) {
       "decode node chose itself) and TTnT (n tokens committed) are in seconds since then.\n\n%s\n%s",
       Table(rows).c_str(), Comparison(stage.settings, rows).c_str());
   if (!flags.json.empty()) {
-    status = WriteFile(flags.json, ReportJson(stage.settings, rows).dump(2) + "\n");
+    status = WriteFile(
+        flags.json,
+        ReportJson(stage.settings, rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     if (!status.ok()) return Fail("demo", status);
   }
   for (const RunRow& row : rows) {

@@ -24,7 +24,7 @@ namespace {
 struct QualityFlags {
   EngineFlags engine;
   std::vector<std::string> texts;
-  std::vector<std::string> codecs = {"nested", "paper127", "paper", "int8", "int4"};
+  std::vector<std::string> codecs = {"lynx", "nested", "paper127", "paper", "int8", "int4"};
   int windows = 24;
   int tokens = 64;
   bool quick = false;
@@ -81,7 +81,9 @@ class Progress {
   void Add(const std::string& key, nlohmann::json value) {
     if (path_.empty()) return;
     std::ofstream(path_, std::ios::app)
-        << nlohmann::json{{"identity", identity_}, {"key", key}, {"value", std::move(value)}}.dump() << "\n";
+        << nlohmann::json{{"identity", identity_}, {"key", key}, {"value", std::move(value)}}.dump(
+               -1, ' ', false, nlohmann::json::error_handler_t::replace)
+        << "\n";
   }
   void Finish() { std::remove(path_.c_str()); }
 
@@ -188,13 +190,15 @@ Status RunQuality(QualityFlags flags) {
   Progress progress(partial, Identity(*engine, windows, profile, flags.tokens));
   LYNX_ASSIGN_OR_RETURN(const Measured measured, MeasureAll(engine.get(), windows, flags.tokens, codecs, &progress));
   std::vector<CodecSummary> summaries;
-  for (const auto& windows : measured.codecs) summaries.push_back(Summarize(windows));
+  for (const auto& of_codec : measured.codecs) summaries.push_back(Summarize(of_codec));
   const double floor = GeometricMean(measured.floors, 1e-12);
   std::printf("%s", QualityTable(floor, summaries).c_str());
   const QualitySettings settings{engine->info().model, flags.engine.weights, flags.engine.context, flags.tokens,
                                  int(measured.floors.size())};
   if (!flags.json.empty()) {
-    LYNX_RETURN_IF_ERROR(WriteFile(flags.json, QualityJson(settings, floor, summaries).dump(2) + "\n"));
+    LYNX_RETURN_IF_ERROR(WriteFile(
+        flags.json,
+        QualityJson(settings, floor, summaries).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   }
   if (!flags.csv.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.csv, QualityCsv(floor, summaries)));
   if (!flags.plot.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.plot, QualityPlot(floor, summaries)));

@@ -83,7 +83,8 @@ int RunGenerate(const GenerateFlags& flags) {
   const RunSettings settings{(*engine)->info().model, int(request->prompt.size()), 0, 0, 0};
   const std::vector<RunRow> rows{{request->overlap, *result}};
   if (!flags.json.empty()) {
-    const Status status = WriteFile(flags.json, ReportJson(settings, rows).dump(2) + "\n");
+    const Status status = WriteFile(
+        flags.json, ReportJson(settings, rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     if (!status.ok()) return Fail("generate", status);
   }
   if (!flags.quiet && !result->tokens.empty()) {

@@ -206,9 +206,15 @@ void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, L
   }
   const std::int16_t* wanted = profile.steps + first;
   const int add = std::min(profile.add, kLynxGreatestStep - *std::max_element(wanted, wanted + head_dim));
+  // Neither finer than an encoder takes nor coarser than the head's magnitude, above which only residuals would suffer;
+  // in whole units, so that offsets stay on their grid.
+  const int greatest = least + kLynxStepRange;
+  const auto units = [](int eighths) { return (eighths + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit; };
   for (int c = 0; c < head_dim; ++c) {
-    const int missing = std::max(least - (wanted[c] + add), 0);
-    steps[c] = std::int16_t(wanted[c] + add + (missing + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit);
+    const int step = wanted[c] + add;
+    steps[c] = std::int16_t(step < least      ? step + units(least - step)
+                            : step > greatest ? step - units(step - greatest)
+                                              : step);
   }
 }
 

@@ -14,6 +14,8 @@ namespace lynx {
 inline constexpr int kLynxResidualBits = 4;  // r
 // Steps are 2^(index / 8); the least is chosen so that no arithmetic on it meets denormals.
 inline constexpr int kLynxLeastStep = -800, kLynxGreatestStep = 255;
+// From the least step that an encoder takes, 2^-16 of the power of two above the greatest magnitude, to that power.
+inline constexpr int kLynxStepRange = 128;
 // Channels of a head differ in steps by multiples of this.
 inline constexpr int kLynxOffsetUnit = 2;
 inline constexpr int kLynxOpenOrder = 1;  // of the Golomb code above |8|: a tail falls by about e per step or two

@@ -86,7 +86,7 @@ LayerWeights WeightsOf(const LayerShape& dims, const LayerAttention& attention, 
                        std::vector<double>(std::size_t(dims.kv_heads * dims.value_dim))};
   const auto key_dim = std::size_t(dims.key_dim), value_dim = std::size_t(dims.value_dim);
   const int group = record.query_heads / dims.kv_heads;
-  const double residual = value_dim == 0 ? 1.0 : record.residual_square / residual_pages;
+  const double residual = record.residual_square > 0 && value_dim > 0 ? record.residual_square / residual_pages : 1.0;
   const double share = 1.0 / (residual * group * double(record.positions.size()));
   for (std::size_t i = 0; i < record.positions.size() * std::size_t(record.query_heads); ++i) {
     const std::size_t head = i % std::size_t(record.query_heads), kv_head = head / std::size_t(group);
