@@ -18,7 +18,7 @@ class BaselineCodec : public PageCodec {
   static int HeadDim(const PageDims& dims) { return dims.channels / dims.address.head_count; }
 
   // Scratch of Write and Read, as a sum of Scratch::BytesFor.
-  virtual std::size_t PageWorkBytes(const PageDims& dims) const = 0;
+  virtual std::size_t PageWorkBytes(const PageDims&) const { return 0; }
   // values: [token][channel], finite. A page that would take more than 2 bytes per element in stream 0, or 1 in a later
   // one, travels exactly: what does not fit the writers is lost and noticed.
   virtual void Write(const float* values, const PageDims& dims, std::span<BitWriter> streams,

@@ -37,8 +37,6 @@ float E4m3ToFloat(std::uint8_t code) {
 Fp8Codec::Fp8Codec(const std::string& spec, const CacheShape& shape, Scale scale)
     : BaselineCodec(spec, CodecId::kFp8, shape), scale_(scale) {}
 
-std::size_t Fp8Codec::PageWorkBytes(const PageDims&) const { return 0; }
-
 // Head by head: tokens that share a scale, the scale (FP16) and their codes.
 void Fp8Codec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch) const {
   const int head_dim = HeadDim(dims);

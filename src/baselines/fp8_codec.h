@@ -17,7 +17,6 @@ class Fp8Codec : public BaselineCodec {
   Fp8Codec(const std::string& spec, const CacheShape& shape, Scale scale);
 
  protected:
-  std::size_t PageWorkBytes(const PageDims& dims) const override;
   void Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch scratch) const override;
   bool Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const override;
 

@@ -79,8 +79,6 @@ constexpr int kSpecLevels = 16;
 KiviCodec::KiviCodec(const std::string& spec, const CacheShape& shape, int bits, int group, int window)
     : BaselineCodec(spec, CodecId::kKivi, shape), bits_(bits), group_(group), window_(window) {}
 
-std::size_t KiviCodec::PageWorkBytes(const PageDims&) const { return 0; }
-
 void KiviCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch) const {
   int last = window_;
   if (dims.address.kind == KvKind::kKey && window_ > 0) last = PromptTokens(dims) % window_;
@@ -108,8 +106,6 @@ bool KiviCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* 
 
 QuantSpecCodec::QuantSpecCodec(const std::string& spec, const CacheShape& shape, int group, bool buffer)
     : BaselineCodec(spec, CodecId::kQuantSpec, shape, 2), group_(group), buffer_(buffer) {}
-
-std::size_t QuantSpecCodec::PageWorkBytes(const PageDims&) const { return 0; }
 
 void QuantSpecCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch) const {
   const int tail = buffer_ ? TokensInTail(dims, group_ + PromptTokens(dims) % group_) : 0;

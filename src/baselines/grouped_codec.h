@@ -11,7 +11,6 @@ class KiviCodec : public BaselineCodec {
   KiviCodec(const std::string& spec, const CacheShape& shape, int bits, int group, int window);
 
  protected:
-  std::size_t PageWorkBytes(const PageDims& dims) const override;
   void Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch scratch) const override;
   bool Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const override;
 
@@ -26,7 +25,6 @@ class QuantSpecCodec : public BaselineCodec {
   QuantSpecCodec(const std::string& spec, const CacheShape& shape, int group, bool buffer);
 
  protected:
-  std::size_t PageWorkBytes(const PageDims& dims) const override;
   void Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch scratch) const override;
   bool Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const override;
 

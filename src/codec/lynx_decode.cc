@@ -83,7 +83,7 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   for (int c = 0; c < dims.channels; ++c) {
     work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
   }
-  const std::span<const std::byte> sinks = reader.GetBytes(LynxSinkBytes(dims, parts.sinks));
+  const std::span<const std::byte> sinks = reader.GetBytes(SinkBytes(dims, parts.sinks));
   if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
   if (!SinksWithin(sinks.data(), std::size_t(parts.sinks) * std::size_t(dims.channels), dims.element_type)) {
     return Corrupt("page stream has a sink that is not finite or too large");
@@ -144,7 +144,7 @@ void ReadCentres(const LynxKernels& kernels, int tokens, int channels, const Dec
 }
 
 void LoadSink(std::span<const std::byte> payload, const PageDims& dims, int token, float* row) {
-  const std::byte* from = payload.data() + LynxHeadBytes(dims) + LynxSinkBytes(dims, token);
+  const std::byte* from = payload.data() + LynxHeadBytes(dims) + SinkBytes(dims, token);
   for (int c = 0; c < dims.channels; ++c, from += ElementBytes(dims.element_type)) {
     row[c] = LoadElement(from, dims.element_type);
   }
@@ -221,7 +221,7 @@ void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, 
   Parts parts = PartsOf(dims);
   parts.recent = int(payloads[0][0]);
   const DecodeWork work(dims, &scratch);
-  const std::byte* recent = payloads[0].data() + LynxHeadBytes(dims) + LynxSinkBytes(dims, parts.sinks);
+  const std::byte* recent = payloads[0].data() + LynxHeadBytes(dims) + SinkBytes(dims, parts.sinks);
   const int first = chunk * kChunkTokens, tokens = dims.ChunkTokens(chunk), bits = StreamBits();
   for (int token = first; token < first + tokens; ++token) {
     float* row = rows + std::size_t(token - first) * width;

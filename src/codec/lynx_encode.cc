@@ -303,7 +303,7 @@ bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::
   const std::size_t most_bytes = kLynxMostBytes * dims.elements();
   Appender out(std::span(payloads[0], most_bytes));
   std::byte* fixed = out.Take(LynxHeadBytes(dims));
-  std::byte* sinks = out.Take(LynxSinkBytes(dims, parts.sinks));
+  std::byte* sinks = out.Take(SinkBytes(dims, parts.sinks));
   std::byte* recent = out.Take(RowBytes(parts.recent, channels, kLynxResidualBits));
   if (!out.ok()) return false;
   fixed[0] = std::byte(parts.recent);

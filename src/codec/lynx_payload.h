@@ -30,10 +30,6 @@ inline constexpr std::size_t kLynxMostBytes = 2;
 constexpr std::size_t LynxHeadBytes(const PageDims& dims) {
   return kLynxFixedBytes + 2 * std::size_t(dims.address.head_count);
 }
-constexpr std::size_t LynxSinkBytes(const PageDims& dims, int sinks) {
-  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
-}
-
 // Positions [token][channel], ascending, in the order of their channels; first[c] is where those of channel c begin.
 inline void LynxSortByChannel(const std::uint32_t* positions, std::size_t count, int channels, std::uint32_t* sorted,
                               std::uint32_t* first) {

@@ -98,7 +98,7 @@ LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const L
   const std::byte* from = page.payloads[0];
   Parts& parts = work->parts;
   parts = PartsOf(dims);
-  std::size_t at = LynxHeadBytes(dims) + LynxSinkBytes(dims, parts.sinks);
+  std::size_t at = LynxHeadBytes(dims) + SinkBytes(dims, parts.sinks);
   if (page.bytes[0] < at) return false;
   parts.recent = int(from[0]);
   const int orders = int(from[2]), offset_order = int(from[3]) - 1;
@@ -237,7 +237,7 @@ LYNX_KERNEL float LynxDecodedValue(const LynxDecodeJob& job, const DevicePage& p
   int known = 0;
   std::int32_t fine = 0;
   if (coded >= parts.plain()) {
-    const std::byte* recent = page.payloads[0] + LynxHeadBytes(dims) + LynxSinkBytes(dims, parts.sinks);
+    const std::byte* recent = page.payloads[0] + LynxHeadBytes(dims) + SinkBytes(dims, parts.sinks);
     known = kLynxResidualBits;
     fine = LynxFineCentre(GetRow(recent, dims.channels, known, coded - parts.plain(), c), known);
   } else {

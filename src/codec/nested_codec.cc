@@ -75,7 +75,7 @@ std::size_t NestedCodec::PayloadBytes(const PageDims& dims, int stream) const {
   if (stream == 1) return expected;
   // Sinks, all residuals, and one more row of bytes per piece where the first recent token cuts a chunk.
   const auto pieces = CodeRowBytes(1, dims.channels, parameters_.anchor_bits);
-  return expected + NestedSinkBytes(dims, std::min(kSinks, dims.tokens)) + ExpectedPayloadBytes(dims, 1) + pieces;
+  return expected + SinkBytes(dims, std::min(kSinks, dims.tokens)) + ExpectedPayloadBytes(dims, 1) + pieces;
 }
 
 std::size_t NestedCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) const {
@@ -120,14 +120,14 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   StoreLittle(std::uint16_t(parts.recent), to);
   for (int token = 0; token < parts.sinks; ++token) {
     CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type,
-                 to + kNestedFixedBytes + NestedSinkBytes(dims, token));
+                 to + kNestedFixedBytes + SinkBytes(dims, token));
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const NestedPlace place = NestedPlaceOf(dims, parts, anchor_bits, chunk);
     kernels_.channel_ranges(rows.From(place.first), place.end - place.first, dims.channels,
                             least + std::size_t(chunk) * channels, greatest + std::size_t(chunk) * channels);
   }
-  const std::size_t sink_bytes = NestedSinkBytes(dims, parts.sinks), ranges = std::size_t(dims.chunks()) * channels;
+  const std::size_t sink_bytes = SinkBytes(dims, parts.sinks), ranges = std::size_t(dims.chunks()) * channels;
   // Nobody has looked at the values of BF16 rows before.
   if (rows.type == ElementType::kBf16 &&
       !(AllWithin(least, ranges, kMaxMagnitude) && AllWithin(greatest, ranges, kMaxMagnitude) &&
@@ -168,7 +168,7 @@ Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scrat
   if (!SinksWithin(payloads[0].data() + kNestedFixedBytes, sink_elements, dims.element_type)) {
     return Corrupt("page stream has a sink that is not finite or too large");
   }
-  const std::byte* from = payloads[0].data() + kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks);
+  const std::byte* from = payloads[0].data() + kNestedFixedBytes + SinkBytes(dims, parts.sinks);
   const PageScales scales(dims.channels, &scratch);
   if (!kernels_.floats_of_halfs(from, dims.channels, scales.base) ||
       !kernels_.floats_of_halfs(from + 2 * dims.channels, dims.channels, scales.unit)) {
@@ -197,7 +197,7 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* from = payloads[0].data();
 
   for (int token = begin; token < place.first; ++token) {
-    CopyElements(from + kNestedFixedBytes + NestedSinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
+    CopyElements(from + kNestedFixedBytes + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
                  rows.From(token - begin).data);
   }
   kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,

@@ -32,13 +32,9 @@ struct NestedPlace {
   constexpr int recent() const { return end - cut; }
 };
 
-constexpr std::size_t NestedSinkBytes(const PageDims& dims, int sinks) {
-  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
-}
-
 constexpr NestedPlace NestedPlaceOf(const PageDims& dims, const Parts& parts, int anchor_bits, int chunk) {
   const std::size_t channels = std::size_t(dims.channels);
-  std::size_t at = kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
+  std::size_t at = kNestedFixedBytes + SinkBytes(dims, parts.sinks) + 4 * channels, later = 0;
   for (int i = 0;; ++i) {
     NestedPlace place;
     place.first = std::clamp(i * kChunkTokens, parts.sinks, dims.tokens);

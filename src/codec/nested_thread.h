@@ -40,7 +40,7 @@ LYNX_KERNEL void NestedDecodeThread(const NestedDecodeJob& job, int page_index, 
   Parts parts = PartsOf(dims);
   parts.recent = LoadLittle<std::uint16_t>(from);
   const NestedPlace place = NestedPlaceOf(dims, parts, job.anchor_bits, chunk);
-  const std::byte* page_scales = from + kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks);
+  const std::byte* page_scales = from + kNestedFixedBytes + SinkBytes(dims, parts.sinks);
   NestedChannel channels[2];
   for (int i = 0; i < unit.count; ++i) {
     const int c = unit.in_page[i];
@@ -174,7 +174,7 @@ LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, 
     return;
   }
   float bases[2] = {}, units[2] = {};
-  std::byte* page_scales = to + kNestedFixedBytes + NestedSinkBytes(dims, parts.sinks);
+  std::byte* page_scales = to + kNestedFixedBytes + SinkBytes(dims, parts.sinks);
   for (int i = 0; i < unit.count; ++i) {
     float least = ranges[i].least[0], greatest = ranges[i].greatest[0];
     for (int chunk = 1; chunk < dims.chunks(); ++chunk) {

@@ -36,13 +36,6 @@ struct PageDims {
   constexpr std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
 };
 
-// Rows of packed nibbles: tokens 2i and 2i + 1 of a channel share byte [i][channel], the even token in the low half.
-constexpr std::size_t NibbleBytes(int tokens, int channels) {
-  return std::size_t(tokens + 1) / 2 * std::size_t(channels);
-}
-// Where a chunk begins in them.
-constexpr std::size_t NibbleOffset(int chunk, int channels) { return chunk * NibbleBytes(kChunkTokens, channels); }
-
 // Hands out pieces of the caller's scratch, each aligned to 64 bytes.
 class Scratch {
  public:

@@ -97,6 +97,9 @@ constexpr Parts PartsOf(const PageDims& dims) {
   return {sinks, dims.tokens - sinks, 0};
 }
 
+constexpr std::size_t SinkBytes(const PageDims& dims, int sinks) {
+  return std::size_t(sinks) * std::size_t(dims.channels) * std::size_t(ElementBytes(dims.element_type));
+}
 // Sinks travel as they are, so decoders look at them: finite, at most kMaxMagnitude.
 constexpr bool SinksWithin(const std::byte* from, std::size_t count, ElementType type) {
   for (std::size_t i = 0; i < count; ++i) {

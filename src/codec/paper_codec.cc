@@ -101,8 +101,8 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
     float* rows = normal + chunk * kChunkTokens * channels;
     std::byte* scales = payloads[0] + PaperChunkOffset(reading_, dims.channels, chunk);
     std::byte* anchor = scales + 4 * channels;
-    std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-    std::byte* residual = payloads[1] + NibbleOffset(chunk, dims.channels);
+    std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
+    std::byte* residual = payloads[1] + PaperResidualOffset(dims.channels, chunk);
     NormalizeChunk(rows, tokens, channels, base, divisor, scales);
     // Stages 3 and 4.
     for (int token = 0; token < tokens; ++token) {
@@ -111,9 +111,9 @@ bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::sp
         const int level = levels_.LevelOf(std::fabs(x));
         const int coarse = PaperCoarse(level);
         const int code = PaperAnchor(coarse, x < 0.0f);
-        PutNibble(anchor, dims.channels, token, c, code);
-        if (reading_ == PaperReading::k127) PutFifthBit(fifth, dims.channels, token, c, code);
-        PutNibble(residual, dims.channels, token, c, PaperResidual(coarse, level));
+        PutRow(anchor, dims.channels, 4, token, c, code & 15);
+        if (reading_ == PaperReading::k127) PutRow(fifth, dims.channels, 1, token, c, code >> 4 & 1);
+        PutRow(residual, dims.channels, 4, token, c, PaperResidual(coarse, level) & 15);
       }
     }
   }
@@ -134,8 +134,9 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* page_scales = payloads[0].data();
   const std::byte* scales = page_scales + PaperChunkOffset(reading_, dims.channels, chunk);
   const std::byte* anchor = scales + 4 * channels;
-  const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-  const std::byte* residual = payloads.size() > 1 ? payloads[1].data() + NibbleOffset(chunk, dims.channels) : nullptr;
+  const std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
+  const std::byte* residual =
+      payloads.size() > 1 ? payloads[1].data() + PaperResidualOffset(dims.channels, chunk) : nullptr;
   float* gamma_min = scratch.Take<float>(channels);
   float* gamma_scale = scratch.Take<float>(channels);
   float* mu = scratch.Take<float>(channels);
@@ -149,7 +150,7 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
   for (int token = 0; token < tokens; ++token) {
     for (int c = 0; c < dims.channels; ++c) {
       const int code = PaperGetAnchor(reading_, anchor, fifth, dims.channels, token, c);
-      const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, c)) : 0;
+      const int finer = residual != nullptr ? SignedNibble(GetRow(residual, dims.channels, 4, token, c)) : 0;
       rows[token * channels + c] = PaperValueOf(levels_, code, finer, {gamma_min[c], gamma_scale[c], mu[c], sigma[c]});
     }
   }

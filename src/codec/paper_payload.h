@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "codec/elements.h"
-#include "codec/page_codec.h"
+#include "codec/page_parts.h"
 #include "codec/paper_levels.h"
 
 namespace lynx {
@@ -21,43 +21,29 @@ namespace lynx {
 enum class PaperReading { k120, k127 };
 
 constexpr std::size_t PaperAnchorBytes(PaperReading reading, int tokens, int channels) {
-  const std::size_t fifth_bits = reading == PaperReading::k127 ? std::size_t(tokens + 7) / 8 * channels : 0;
-  return NibbleBytes(tokens, channels) + fifth_bits;
+  return RowBytes(tokens, channels, 4) + (reading == PaperReading::k127 ? RowBytes(tokens, channels, 1) : 0);
 }
-// Where a chunk begins in stream 0; in stream 1 NibbleOffset.
+// Where a chunk begins in stream 0, and in stream 1.
 constexpr std::size_t PaperChunkOffset(PaperReading reading, int channels, int chunk) {
   return 4 * std::size_t(channels) +
          chunk * (4 * std::size_t(channels) + PaperAnchorBytes(reading, kChunkTokens, channels));
 }
+constexpr std::size_t PaperResidualOffset(int channels, int chunk) {
+  return std::size_t(chunk) * RowBytes(kChunkTokens, channels, 4);
+}
 constexpr std::size_t PaperPayloadBytes(PaperReading reading, const PageDims& dims, int stream) {
-  if (stream == 1) return NibbleBytes(dims.tokens, dims.channels);
+  if (stream == 1) return RowBytes(dims.tokens, dims.channels, 4);
   return 4 * std::size_t(dims.channels) * (1 + dims.chunks()) + PaperAnchorBytes(reading, dims.tokens, dims.channels);
 }
 
 // A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
 constexpr float PaperDivisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
 
-constexpr void PutNibble(std::byte* codes, int channels, int token, int channel, int code) {
-  codes[std::size_t(token / 2) * channels + channel] |= std::byte((code & 15) << (token % 2 * 4));
-}
-
-constexpr void PutFifthBit(std::byte* bits, int channels, int token, int channel, int code) {
-  bits[std::size_t(token / 8) * channels + channel] |= std::byte((code >> 4 & 1) << (token % 8));
-}
-
-constexpr int GetNibble(const std::byte* codes, int channels, int token, int channel) {
-  return int(codes[std::size_t(token / 2) * channels + channel] >> (token % 2 * 4)) & 15;
-}
-
-constexpr int GetFifthBit(const std::byte* bits, int channels, int token, int channel) {
-  return int(bits[std::size_t(token / 8) * channels + channel] >> (token % 8)) & 1;
-}
-
 constexpr int PaperGetAnchor(PaperReading reading, const std::byte* anchor, const std::byte* fifth, int channels,
                              int token, int channel) {
-  const int nibble = GetNibble(anchor, channels, token, channel);
+  const int nibble = GetRow(anchor, channels, 4, token, channel);
   if (reading == PaperReading::k120) return SignedNibble(nibble);
-  return nibble - 16 * GetFifthBit(fifth, channels, token, channel);
+  return nibble - 16 * GetRow(fifth, channels, 1, token, channel);
 }
 
 // The scalars of a channel in a chunk.

@@ -27,14 +27,14 @@ LYNX_KERNEL void PaperDecodeThread(const PaperDecodeJob& job, int page_index, in
   const std::byte* from = page.payloads[0];
   const std::byte* chunk_scales = from + PaperChunkOffset(job.reading, dims.channels, chunk);
   const std::byte* anchor = chunk_scales + 4 * dims.channels;
-  const std::byte* fifth = anchor + NibbleBytes(tokens, dims.channels);
-  const std::byte* residual = page.streams > 1 ? page.payloads[1] + NibbleOffset(chunk, dims.channels) : nullptr;
+  const std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
+  const std::byte* residual = page.streams > 1 ? page.payloads[1] + PaperResidualOffset(dims.channels, chunk) : nullptr;
   const int greatest = 2 * (dims.channels + channel);
   const PaperScales scales = {LoadF16(from + 2 * channel), LoadF16(from + greatest),
                               LoadF16(chunk_scales + 2 * channel), LoadF16(chunk_scales + greatest)};
   for (int token = 0; token < tokens; ++token) {
     const int code = PaperGetAnchor(job.reading, anchor, fifth, dims.channels, token, channel);
-    const int finer = residual != nullptr ? SignedNibble(GetNibble(residual, dims.channels, token, channel)) : 0;
+    const int finer = residual != nullptr ? SignedNibble(GetRow(residual, dims.channels, 4, token, channel)) : 0;
     *CacheAt(job.cache, dims, begin + token, unit, 0) = FloatToBf16(PaperValueOf(*job.levels, code, finer, scales));
   }
 }
@@ -75,7 +75,7 @@ LYNX_KERNEL void PaperEncodeChunk(const PaperChannel& of, int begin, int tokens,
   StoreLittle(mean, scales + 2 * channel);
   StoreLittle(half, scales + 2 * (channels + channel));
   std::byte* anchor = scales + 4 * channels;
-  std::byte* fifth = anchor + NibbleBytes(tokens, channels);
+  std::byte* fifth = anchor + RowBytes(tokens, channels, 4);
   int codes = 0, finer = 0, fifths = 0;  // a byte each, stored when full
   for (int token = 0; token < tokens; ++token) {
     const float x = (of.Normal(begin + token) - mu) / divisor;
@@ -122,7 +122,7 @@ LYNX_KERNEL void PaperEncodeThread(const PaperEncodeJob& job, int page_index, in
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     PaperEncodeChunk(of, chunk * kChunkTokens, dims.ChunkTokens(chunk),
                      to + PaperChunkOffset(job.reading, dims.channels, chunk),
-                     page.payloads[1] + NibbleOffset(chunk, dims.channels));
+                     page.payloads[1] + PaperResidualOffset(dims.channels, chunk));
   }
 }
 
