@@ -58,6 +58,17 @@ constexpr int NestedQuantize(float value, float first, float inverse_cell) {
   const float above = position > 0.0f ? position : 0.0f;
   return NearestInteger(above < 255.0f ? above : 255.0f);
 }
+// What the encoder needs of a channel in a chunk: its scalars, the centre of its first cell, 1 / cell (or 0).
+struct NestedEncoderGrid {
+  NestedChunkScale scale;
+  float first;
+  float inverse_cell;
+};
+constexpr NestedEncoderGrid NestedEncoderGridOf(float base, float unit, float least, float greatest) {
+  const NestedChunkScale scale = NestedChunkScaleOf(base, unit, least, greatest);
+  const float cell = NestedCell(unit, scale.width);
+  return {scale, NestedFirst(NestedLow(base, unit, scale.offset), NestedHalf(0), cell), NestedInverse(cell)};
+}
 constexpr float NestedCentre(int n, float first, float cell) { return first + float(n) * cell; }
 
 // --- int8, int4 ---

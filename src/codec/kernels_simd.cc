@@ -213,12 +213,11 @@ void NestedScales(const float* base, const float* unit, const float* least, cons
     hn::StoreU(hn::IfThenElseZero(some, inverse), floats, inverse_cell + c);
   }
   for (; c < channels; ++c) {
-    const NestedChunkScale scale = NestedChunkScaleOf(base[c], unit[c], least[c], greatest[c]);
-    offset[c] = std::byte(scale.offset);
-    width[c] = std::byte(scale.width);
-    const float cell = NestedCell(unit[c], scale.width);
-    first[c] = NestedFirst(NestedLow(base[c], unit[c], scale.offset), NestedHalf(0), cell);
-    inverse_cell[c] = NestedInverse(cell);
+    const NestedEncoderGrid grid = NestedEncoderGridOf(base[c], unit[c], least[c], greatest[c]);
+    offset[c] = std::byte(grid.scale.offset);
+    width[c] = std::byte(grid.scale.width);
+    first[c] = grid.first;
+    inverse_cell[c] = grid.inverse_cell;
   }
 }
 

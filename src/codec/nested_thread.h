@@ -190,13 +190,12 @@ LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, 
     const NestedPlace place = NestedPlaceOf(dims, parts, job.anchor_bits, chunk);
     float centres[2] = {}, inverse_cells[2] = {};
     for (int i = 0; i < unit.count; ++i) {
-      const NestedChunkScale scale =
-          NestedChunkScaleOf(bases[i], units[i], ranges[i].least[chunk], ranges[i].greatest[chunk]);
-      to[place.scales + std::size_t(unit.in_page[i])] = std::byte(scale.offset);
-      to[place.scales + std::size_t(dims.channels + unit.in_page[i])] = std::byte(scale.width);
-      const float cell = NestedCell(units[i], scale.width);
-      centres[i] = NestedFirst(NestedLow(bases[i], units[i], scale.offset), NestedHalf(0), cell);
-      inverse_cells[i] = NestedInverse(cell);
+      const NestedEncoderGrid grid =
+          NestedEncoderGridOf(bases[i], units[i], ranges[i].least[chunk], ranges[i].greatest[chunk]);
+      to[place.scales + std::size_t(unit.in_page[i])] = std::byte(grid.scale.offset);
+      to[place.scales + std::size_t(dims.channels + unit.in_page[i])] = std::byte(grid.scale.width);
+      centres[i] = grid.first;
+      inverse_cells[i] = grid.inverse_cell;
     }
     NestedQuantizeUnit(job, dims, unit, centres, inverse_cells, place.first, place.cut, to + place.plain_anchor,
                        page.payloads[1] + place.plain_residual);
