@@ -24,7 +24,7 @@ struct GenerateFlags {
   std::string codec = "lynx";
   std::string overlap = "on";
   std::string json;
-  std::string congestion_control = "cubic";
+  NodeFlags node;
   int prompt_tokens = 0;
   std::uint32_t deadline_ms = 0;
   bool raw = false;
@@ -60,7 +60,8 @@ Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& en
 
 Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, const GenerateRequest& request) {
   DecodeOptions options;
-  options.tcp.congestion_control = flags.congestion_control;
+  options.tcp.congestion_control = flags.node.congestion_control;
+  options.codec_threads = flags.node.codec_threads;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
   LYNX_ASSIGN_OR_RETURN(const PeerId peer, node->Connect(flags.prefill));
   TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
@@ -127,11 +128,7 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
                     "afterwards, decode again without drafts and compare (needs a second sequence)");
   command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");
   command->add_flag("--quiet", flags->quiet, "write nothing but errors");
-  command
-      ->add_option("--congestion-control", flags->congestion_control,
-                   "TCP congestion control; \"system\" leaves the kernel's default")
-      ->capture_default_str()
-      ->type_name("NAME");
+  flags->node.AddTo(command);
   command->footer(
       "A prefill node with the same model must run first, here or on another machine:\n"
       "  lynx prefill --model M.gguf --listen 0.0.0.0:7000\n"

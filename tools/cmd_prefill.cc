@@ -12,7 +12,7 @@ namespace {
 struct PrefillFlags {
   EngineFlags engine;
   std::string listen = "127.0.0.1:7000";
-  std::string congestion_control = "cubic";
+  NodeFlags node;
   int kept = 4;
   std::string profile;
 };
@@ -25,7 +25,8 @@ int RunPrefill(const PrefillFlags& flags) {
   if (!engine.ok()) return Fail("prefill", engine.status());
   PrefillOptions options;
   options.listen = flags.listen;
-  options.tcp.congestion_control = flags.congestion_control;
+  options.tcp.congestion_control = flags.node.congestion_control;
+  options.codec_threads = flags.node.codec_threads;
   options.kept_caches = flags.kept;
   options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
@@ -52,11 +53,7 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("N")
       ->check(Between(0, 64));
-  command
-      ->add_option("--congestion-control", flags->congestion_control,
-                   "TCP congestion control; \"system\" leaves the kernel's default")
-      ->capture_default_str()
-      ->type_name("NAME");
+  flags->node.AddTo(command);
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
       ->type_name("FILE");
   command->footer(

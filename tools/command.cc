@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
 #include "engine/toy/toy_engine.h"
+#include "serve/codec_threads.h"
 #ifdef LYNX_HAVE_LLAMA
 #include "engine/llama/llama_engine.h"
 #endif
@@ -87,6 +88,17 @@ void EngineFlags::AddTo(CLI::App* app, const char* context_help) {
       ->type_name("N")
       ->check(Between(1, 1024));
   app->add_flag("--verbose", verbose, "show the model runtime's own log");
+}
+
+void NodeFlags::AddTo(CLI::App* app) {
+  app->add_option("--codec-threads", codec_threads, "threads that encode or decode pages, beside those of the model")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(Between(1, kMaxCodecThreads));
+  app->add_option("--congestion-control", congestion_control,
+                  "TCP congestion control; \"system\" leaves the kernel's default")
+      ->capture_default_str()
+      ->type_name("NAME");
 }
 
 void EngineFlags::AddWeightsTo(CLI::App* app) {

@@ -44,6 +44,14 @@ struct EngineFlags {
   bool IsToy() const { return model == "toy" || model.starts_with("toy:"); }
 };
 
+// What prefill and decode nodes share.
+struct NodeFlags {
+  std::string congestion_control = "cubic";
+  int codec_threads = 1;
+
+  void AddTo(CLI::App* app);
+};
+
 enum class EngineUse { kPrefill, kDecode };
 // Opens the engine with room for `sequences` of them; shows progress on a terminal. F16 weights are made once and kept
 // in the cache folder.

@@ -9,11 +9,11 @@
 #include "base/status_macros.h"
 #include "lynx/codec.h"
 #include "net/net_node.h"
+#include "serve/codec_threads.h"
 #include "serve/exactness.h"
 #include "serve/generate_loop.h"
 #include "serve/generation.h"
 #include "serve/node_layout.h"
-#include "serve/worker.h"
 
 namespace lynx {
 
@@ -21,7 +21,9 @@ class DecodeNode::Impl {
  public:
   Impl(Engine* engine, const DecodeOptions& options)
       // Jobs are bounded by the pages of the accepted offers, so the queue need not be: the network thread never waits.
-      : engine_(engine), options_(options), codec_thread_(std::numeric_limits<std::size_t>::max()) {}
+      : engine_(engine),
+        options_(options),
+        codec_threads_(options.codec_threads, std::numeric_limits<std::size_t>::max()) {}
 
   ~Impl() { net_.reset(); }
 
@@ -58,7 +60,7 @@ class DecodeNode::Impl {
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape));
     const std::shared_ptr<const Codec> codec = std::move(made);
     const auto generation =
-        std::make_shared<Generation>(engine_->info(), codec, speculation, request.check, &codec_thread_);
+        std::make_shared<Generation>(engine_->info(), codec, speculation, request.check, &codec_threads_);
     LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine_->Open());
     Result<GenerateResult> result = RunOn(sequence, peer, *codec, generation, request, observer, cancel);
     engine_->Close(sequence);
@@ -158,7 +160,7 @@ class DecodeNode::Impl {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<PeerId, Status> peers_;
-  Worker codec_thread_;
+  CodecThreads codec_threads_;
   std::unique_ptr<NetNode> net_;
 };
 

@@ -19,6 +19,7 @@ namespace lynx {
 struct DecodeOptions {
   std::string name = "decode";
   TcpOptions tcp;
+  int codec_threads = 1;  // that decode pages
 };
 
 struct GenerateRequest {

@@ -10,11 +10,11 @@
 namespace lynx {
 
 Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec,
-                       const SpeculatorConfig& speculation, bool keep_streams, Worker* codec_thread)
+                       const SpeculatorConfig& speculation, bool keep_streams, CodecThreads* codec_threads)
     : shape_(engine.shape),
       codec_(std::move(codec)),
       prompt_tokens_(speculation.prompt_tokens),
-      codec_thread_(codec_thread),
+      codec_threads_(codec_threads),
       session_(engine.shape, codec_->info(), speculation, keep_streams),
       staging_(std::make_unique<CacheBlock>(engine.shape, 0, speculation.prompt_tokens)) {
   record_.stream_done.resize(codec_->info().stream_count);
@@ -98,19 +98,21 @@ Status Generation::CheckOffer(const TransferOffer& offer) const {
 
 void Generation::PostJobs() {
   while (std::optional<PageJob> job = session_.NextPageJob()) {
-    codec_thread_->Post([self = shared_from_this(), job = std::move(*job)] { self->Decode(job); });
+    codec_threads_->Post([self = shared_from_this(), job = std::move(*job)](CodecThreads::Scratch& scratch) {
+      self->Decode(job, &scratch);
+    });
   }
 }
 
-// On the codec thread. The staging block's pages are disjoint and the engine reads it only at rest, so no lock is held.
-void Generation::Decode(const PageJob& job) {
+// On a codec thread. The staging block's pages are disjoint and the engine reads it only at rest, so no lock is held.
+void Generation::Decode(const PageJob& job, CodecThreads::Scratch* scratch) {
   Status status;
   std::vector<std::span<const std::byte>> streams;
   for (const SharedBytes& bytes : job.streams) streams.push_back(*bytes);
   const Result<PageSpan> page = staging_->Page(job.address);
   if (page.ok()) {
-    scratch_.resize(std::max(scratch_.size(), codec_->ScratchBytes(ShapeOf(shape_, job.address))));
-    status = codec_->Decode(streams, *page, scratch_);
+    scratch->resize(std::max(scratch->size(), codec_->ScratchBytes(ShapeOf(shape_, job.address))));
+    status = codec_->Decode(streams, *page, *scratch);
     // What does not fit the codec's contract came from the peer; kInvalid is for what the caller asked.
     if (status.code() == ErrorCode::kInvalid) status = Corrupt(status.message());
   } else {

@@ -1,4 +1,4 @@
-// A DecodeSession between its three threads: the network brings pages, the codec thread decodes them into the staging
+// A DecodeSession between its three threads: the network brings pages, codec threads decode them into the staging
 // block, the engine thread asks what to do next. Everything is behind one mutex that no slow call holds.
 #pragma once
 
@@ -12,9 +12,9 @@
 #include "lynx/codec.h"
 #include "lynx/engine.h"
 #include "lynx/transfer.h"
+#include "serve/codec_threads.h"
 #include "serve/decode_session.h"
 #include "serve/transfer_progress.h"
-#include "serve/worker.h"
 
 namespace lynx {
 
@@ -32,7 +32,7 @@ struct TransferRecord {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec, const SpeculatorConfig& speculation,
-             bool keep_streams, Worker* codec_thread);
+             bool keep_streams, CodecThreads* codec_threads);
 
   // --- network thread ---
   void OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine);
@@ -68,15 +68,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<PageAddress> Pages() const;
   TransferProgress Estimate() const;
   void PostJobs();
-  void Decode(const PageJob& job);
+  void Decode(const PageJob& job, CodecThreads::Scratch* scratch);
   void Fail(Status status);
 
   const CacheShape shape_;
   const std::shared_ptr<const Codec> codec_;
   const int prompt_tokens_;
-  Worker* const codec_thread_;
+  CodecThreads* const codec_threads_;
   std::uint64_t expected_bytes_ = 0;  // of all streams
-  std::vector<std::byte> scratch_;    // codec thread
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

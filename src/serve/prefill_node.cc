@@ -12,10 +12,10 @@
 #include "base/status_macros.h"
 #include "lynx/codec.h"
 #include "net/net_node.h"
+#include "serve/codec_threads.h"
 #include "serve/kept_caches.h"
 #include "serve/node_layout.h"
 #include "serve/token_chooser.h"
-#include "serve/worker.h"
 
 namespace lynx {
 namespace {
@@ -34,6 +34,7 @@ struct Job {
   RequestId id;
   TransferRequest body;
   std::atomic<bool> ended = false;
+  std::atomic<int> pages_left = 0;  // that have not been encoded
 };
 using SharedJob = std::shared_ptr<Job>;
 
@@ -51,7 +52,10 @@ struct Work {
 class PrefillNode::Impl {
  public:
   Impl(Engine* engine, const PrefillOptions& options)
-      : engine_(engine), options_(options), kept_(engine, options.kept_caches), encoder_(kQueuedBlocks) {}
+      : engine_(engine),
+        options_(options),
+        kept_(engine, options.kept_caches),
+        encoders_(options.codec_threads, kQueuedBlocks * 2 * engine->info().shape.layers.size()) {}
 
   Status Start() {
     if (engine_->info().max_sequences <= options_.kept_caches) {
@@ -145,6 +149,7 @@ class PrefillNode::Impl {
     LYNX_RETURN_IF_ERROR(Check(request));
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape, profile()));
     const std::shared_ptr<const Codec> codec = std::move(made);
+    job->pages_left = int(PagesIn(*codec, 0, int(request.tokens.size())).size());
     net_->Post([id = job->id, offer = OfferFor(*codec, int(request.tokens.size()))](TransferNode& node, TimeNs now) {
       if (const Status status = node.Offer(id, offer, now); !status.ok()) node.Abort(id, status, now);
     });
@@ -168,7 +173,7 @@ class PrefillNode::Impl {
     offer.token_count = std::uint32_t(tokens);
     offer.elements = std::uint64_t(shape.ElementsPerToken()) * std::uint64_t(tokens);
     offer.max_bytes.resize(offer.stream_count);
-    for (const PageAddress& page : PagesOf(shape, 0, tokens, codec.info().page_tokens, codec.info().heads_per_page)) {
+    for (const PageAddress& page : PagesIn(codec, 0, tokens)) {
       const PageShape dims = ShapeOf(shape, page);
       for (std::uint32_t stream = 0; stream < offer.stream_count; ++stream) {
         offer.max_bytes[stream] += codec.MaxBytes(dims, int(stream));
@@ -222,47 +227,52 @@ class PrefillNode::Impl {
                   double(done.prefill_ns) / kSecondNs, work->codec->info().spec.c_str());
     Log(line);
 
-    LYNX_RETURN_IF_ERROR(EncodeTo(work, int(request.tokens.size())));
-    encoder_.Post([this, id, streams = work->codec->info().stream_count] {
-      net_->Post([id, streams](TransferNode& node, TimeNs now) {
-        for (int stream = 0; stream < streams; ++stream) (void)node.EndStream(id, 0, stream, now);
-      });
-    });
-    return Ok();
+    return EncodeTo(work, int(request.tokens.size()));
   }
 
-  // Hands tokens [work->encoded, target) to the encoder, a page's tokens at a time.
+  // Hands tokens [work->encoded, target) to the encoders, a page's tokens at a time.
   Status EncodeTo(Work* work, int target) {
     const int page_tokens = work->codec->info().page_tokens;
     while (work->encoded < target && !work->job->ended) {
       const int end = std::min(target, (work->encoded / page_tokens + 1) * page_tokens);
       auto block = std::make_shared<CacheBlock>(engine_->info().shape, work->encoded, end - work->encoded);
       LYNX_RETURN_IF_ERROR(engine_->ReadBlock(work->lease.sequence, block.get()));
-      encoder_.Post([this, job = work->job, codec = work->codec, block] { EncodeBlock(job, *codec, *block); });
+      for (const PageAddress& address : PagesIn(*work->codec, work->encoded, end - work->encoded)) {
+        encoders_.Post([this, job = work->job, codec = work->codec, block, address](CodecThreads::Scratch& scratch) {
+          EncodePage(job, *codec, *block, address, &scratch);
+        });
+      }
       work->encoded = end;
     }
     return Ok();
   }
 
-  // On the encoder thread: page i travels while page i + 1 is encoded.
-  void EncodeBlock(const SharedJob& job, const Codec& codec, const CacheBlock& block) {
+  std::vector<PageAddress> PagesIn(const Codec& codec, int first_token, int tokens) const {
     const CodecInfo& info = codec.info();
-    for (const PageAddress& address :
-         PagesOf(block.shape(), block.first_token(), block.token_count(), info.page_tokens, info.heads_per_page)) {
-      if (job->ended) return;
-      if (const Status status = EncodePage(job, codec, block, address); !status.ok()) {
-        net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
-        return;
-      }
-    }
+    return PagesOf(engine_->info().shape, first_token, tokens, info.page_tokens, info.heads_per_page);
   }
 
-  Status EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address) {
+  // On an encoder thread: page i travels while page i + 1 is encoded. The last one ends the streams.
+  void EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address,
+                  CodecThreads::Scratch* scratch) {
+    if (job->ended) return;
+    if (const Status status = PushPage(job, codec, block, address, scratch); !status.ok()) {
+      net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
+      return;
+    }
+    if (--job->pages_left > 0) return;
+    net_->Post([id = job->id, streams = codec.info().stream_count](TransferNode& node, TimeNs now) {
+      for (int stream = 0; stream < streams; ++stream) (void)node.EndStream(id, 0, stream, now);
+    });
+  }
+
+  Status PushPage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address,
+                  CodecThreads::Scratch* scratch) {
     LYNX_ASSIGN_OR_RETURN(PageView page, block.Page(address));
     page.tokens_after = int(job->body.tokens.size()) - address.first_token - address.token_count;
     const PageShape dims = ShapeOf(block.shape(), address);
     const int streams = codec.info().stream_count;
-    scratch_.resize(std::max(scratch_.size(), codec.ScratchBytes(dims)));
+    scratch->resize(std::max(scratch->size(), codec.ScratchBytes(dims)));
     std::vector<std::shared_ptr<std::vector<std::byte>>> outputs(streams);
     std::vector<std::span<std::byte>> buffers(streams);
     std::vector<std::size_t> sizes(streams);
@@ -270,7 +280,7 @@ class PrefillNode::Impl {
       outputs[stream] = std::make_shared<std::vector<std::byte>>(codec.MaxBytes(dims, stream));
       buffers[stream] = *outputs[stream];
     }
-    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, scratch_));
+    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, *scratch));
     for (int stream = 0; stream < streams; ++stream) outputs[stream]->resize(sizes[stream]);
     net_->Post([id = job->id, address, outputs = std::move(outputs)](TransferNode& node, TimeNs now) {
       for (int stream = 0; stream < int(outputs.size()); ++stream) {
@@ -289,10 +299,9 @@ class PrefillNode::Impl {
   std::condition_variable arrived_;
   std::deque<SharedJob> queue_;
   std::map<RequestId, SharedJob> jobs_;
-  std::vector<std::byte> scratch_;  // encoder thread
-  // Threads end before what they use: the encoder uses the network, the network all of the above.
+  // Threads end before what they use: the encoders use the network, the network all of the above.
   std::unique_ptr<NetNode> net_;
-  Worker encoder_;
+  CodecThreads encoders_;
 };
 
 PrefillNode::PrefillNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -20,6 +20,7 @@ struct PrefillOptions {
   std::string name = "prefill";
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
+  int codec_threads = 1;           // that encode pages
   int kept_caches = 4;             // recent prompts whose caches stay; the engine needs one sequence more
   std::optional<Profile> profile;  // of the engine's model, for codecs that know what to do with it
   // Called with one line per event worth a log line, on the serving and the network thread. May be empty.

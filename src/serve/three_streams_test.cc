@@ -124,8 +124,8 @@ GenerateResult Generate(const Case& with) {
   speculation.max_new_tokens = request.max_new_tokens;
   speculation.context_tokens = engine->info().max_tokens;
   speculation.recheck_middle = with.recheck_middle;
-  Worker codec_thread(1000);
-  const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_thread);
+  CodecThreads codec_threads(1, 1000);
+  const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_threads);
   MemoryLink link(encoded, with.tokens, token0, with.bytes_per_ms);
   TransferRequest wire;
   wire.tokens = request.prompt;

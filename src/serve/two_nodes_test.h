@@ -65,6 +65,7 @@ class PrefillServer {
     PrefillOptions options;
     options.listen = listen;
     options.kept_caches = 2;
+    options.codec_threads = 3;
     options.profile = std::move(profile);
     auto node = PrefillNode::Start(engine_.get(), options);
     EXPECT_TRUE(node.ok()) << node.status().ToString();
@@ -94,7 +95,9 @@ class DecodeClient {
   explicit DecodeClient(const std::string& address, const ToyOptions& toy = LongToy())
       : DecodeClient(address, MakeToy(toy)) {}
   DecodeClient(const std::string& address, std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
-    auto node = DecodeNode::Start(engine_.get(), {});
+    DecodeOptions options;
+    options.codec_threads = 2;
+    auto node = DecodeNode::Start(engine_.get(), options);
     EXPECT_TRUE(node.ok()) << node.status().ToString();
     node_ = std::move(node).value();
     peer_ = node_->Connect(address);

@@ -1,29 +1,42 @@
-// One thread that runs tasks in order, with a bounded queue.
+// Threads that encode or decode pages: tasks begin in the order in which they were posted; with one thread they also
+// end in it.
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace lynx {
 
-class Worker {
+inline constexpr int kMaxCodecThreads = 256;
+
+class CodecThreads {
  public:
-  explicit Worker(std::size_t max_queued) : max_queued_(max_queued), thread_([this] { Loop(); }) {}
+  using Scratch = std::vector<std::byte>;  // of the thread that runs the task; grows as needed
+  using Task = std::function<void(Scratch& scratch)>;
+
+  // threads: 1…kMaxCodecThreads.
+  CodecThreads(int threads, std::size_t max_queued) : max_queued_(max_queued) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+  }
   // Runs what is queued, then ends.
-  ~Worker() {
+  ~CodecThreads() {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
+  CodecThreads(const CodecThreads&) = delete;
+  CodecThreads& operator=(const CodecThreads&) = delete;
 
   // Waits while max_queued tasks are waiting.
-  void Post(std::function<void()> task) {
+  void Post(Task task) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return tasks_.size() < max_queued_; });
@@ -34,15 +47,16 @@ class Worker {
 
  private:
   void Loop() {
+    Scratch scratch;
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
-      std::function<void()> task = std::move(tasks_.front());
+      Task task = std::move(tasks_.front());
       tasks_.pop_front();
       lock.unlock();
       changed_.notify_all();
-      task();
+      task(scratch);
       task = nullptr;
       lock.lock();
     }
@@ -51,9 +65,9 @@ class Worker {
   const std::size_t max_queued_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<Task> tasks_;
   bool ending_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace lynx
