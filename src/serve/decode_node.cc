@@ -1,6 +1,7 @@
 #include "serve/decode_node.h"
 
 #include <condition_variable>
+#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -10,9 +11,10 @@
 #include "lynx/codec.h"
 #include "net/net_node.h"
 #include "serve/codec_threads.h"
+#include "serve/engine_loop.h"
 #include "serve/exactness.h"
-#include "serve/generate_loop.h"
 #include "serve/generation.h"
+#include "serve/lane.h"
 #include "serve/node_layout.h"
 
 namespace lynx {
@@ -25,7 +27,11 @@ class DecodeNode::Impl {
         options_(options),
         codec_threads_(options.codec_threads, std::numeric_limits<std::size_t>::max()) {}
 
-  ~Impl() { net_.reset(); }
+  // Threads end before what they use: the engine's uses the network, the network the codec's. These wake the engine's,
+  // so that it ends first and is destroyed last.
+  ~Impl() {
+    if (loop_) loop_->Stop();
+  }
 
   Status Start() {
     NetOptions net;
@@ -39,6 +45,7 @@ class DecodeNode::Impl {
     LYNX_ASSIGN_OR_RETURN(net_, NetNode::Start(net, [this](TransferNode& node, TransferEvent event, TimeNs now) {
                             OnEvent(node, std::move(event), now);
                           }));
+    loop_ = std::make_unique<EngineLoop>(engine_, options_.max_running, options_.max_waiting);
     return Ok();
   }
 
@@ -57,15 +64,13 @@ class DecodeNode::Impl {
                                   const std::atomic<bool>* cancel) {
     SpeculatorConfig speculation;
     LYNX_RETURN_IF_ERROR(Configure(request, &speculation));
-    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape));
-    const std::shared_ptr<const Codec> codec = std::move(made);
-    const auto generation =
-        std::make_shared<Generation>(engine_->info(), codec, speculation, request.check, &codec_threads_);
-    LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine_->Open());
-    Result<GenerateResult> result = RunOn(sequence, peer, *codec, generation, request, observer, cancel);
-    engine_->Close(sequence);
-    return result;
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(request.codec, engine_->info().shape));
+    const auto run = std::make_shared<OneRequest>(this, peer, request, speculation, std::move(codec), observer, cancel);
+    LYNX_RETURN_IF_ERROR(loop_->Add(run));
+    return run->Wait();
   }
+
+  EngineLoopStats stats() const { return loop_->stats(); }
 
  private:
   Status Configure(const GenerateRequest& request, SpeculatorConfig* config) const {
@@ -86,33 +91,69 @@ class DecodeNode::Impl {
     return CheckSpeculator(*config);
   }
 
-  Result<GenerateResult> RunOn(SequenceId sequence, PeerId peer, const Codec& codec,
-                               const std::shared_ptr<Generation>& generation, const GenerateRequest& request,
-                               GenerateObserver* observer, const std::atomic<bool>* cancel) {
-    TransferRequest wire;
-    wire.tokens = request.prompt;
-    wire.sampling = request.sampling;
-    wire.codec = codec.info().spec;
-    wire.deadline_ms = request.deadline_ms;
-    wire.overlap = request.overlap;
-    wire.reuse = request.reuse;
-    const TimeNs sent = MonotonicNow();
-    LYNX_ASSIGN_OR_RETURN(const RequestId id, Send(peer, wire, generation));
-    GenerateLoop loop(engine_, sequence, generation.get(), request, sent, observer, cancel);
-    Result<GenerateResult> result = loop.Run();
-    Release(id);
-    if (!result.ok()) return result;
-    result->codec = codec.info().spec;
-    if (request.check && loop.cache_complete()) {
+  // A request on the engine's thread.
+  class OneRequest : public EngineLoop::Run {
+   public:
+    OneRequest(Impl* node, PeerId peer, const GenerateRequest& request, const SpeculatorConfig& speculation,
+               std::shared_ptr<const Codec> codec, GenerateObserver* observer, const std::atomic<bool>* cancel)
+        : node_(node),
+          peer_(peer),
+          request_(request),
+          speculation_(speculation),
+          codec_(std::move(codec)),
+          observer_(observer),
+          cancel_(cancel) {}
+
+    Result<GenerateResult> Wait() { return result_.get_future().get(); }
+    bool cancelled() const override { return cancel_ != nullptr && *cancel_; }
+
+    Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) override {
+      generation_ = std::make_shared<Generation>(node_->engine_->info(), codec_, speculation_, request_.check,
+                                                 &node_->codec_threads_, [node = node_] { node->loop_->Wake(); });
+      TransferRequest wire;
+      wire.tokens = request_.prompt;
+      wire.sampling = request_.sampling;
+      wire.codec = codec_->info().spec;
+      wire.deadline_ms = request_.deadline_ms;
+      wire.overlap = request_.overlap;
+      wire.reuse = request_.reuse;
+      const TimeNs sent = MonotonicNow();
+      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, wire, generation_));
+      return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent, observer_, cancel_);
+    }
+
+    void End(SequenceId sequence, Lane* lane, const Status& status) override {
+      if (id_) node_->Release(*id_);
+      if (!status.ok()) return result_.set_value(status);
+      const bool complete = lane->cache_complete();
+      GenerateResult result = lane->Report();
+      result.codec = codec_->info().spec;
+      const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
+      result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
+    }
+
+   private:
+    Status Check(SequenceId sequence, GenerateResult* result) {
       LYNX_ASSIGN_OR_RETURN(const Exactness exactness,
-                            CheckExactness(engine_, sequence, codec, generation->Received(), int(request.prompt.size()),
-                                           result->tokens, request.sampling));
+                            CheckExactness(node_->engine_, sequence, *codec_, generation_->Received(),
+                                           int(request_.prompt.size()), result->tokens, request_.sampling));
       result->checked = true;
       result->exact = exactness.exact;
       result->difference = exactness.difference;
+      return Ok();
     }
-    return result;
-  }
+
+    Impl* const node_;
+    const PeerId peer_;
+    const GenerateRequest& request_;
+    const SpeculatorConfig speculation_;
+    const std::shared_ptr<const Codec> codec_;
+    GenerateObserver* const observer_;
+    const std::atomic<bool>* const cancel_;
+    std::shared_ptr<Generation> generation_;
+    std::optional<RequestId> id_;
+    std::promise<Result<GenerateResult>> result_;
+  };
 
   Result<RequestId> Send(PeerId peer, const TransferRequest& wire, const std::shared_ptr<Generation>& generation) {
     Result<RequestId> id = IoError("not sent");
@@ -160,6 +201,7 @@ class DecodeNode::Impl {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<PeerId, Status> peers_;
+  std::unique_ptr<EngineLoop> loop_;
   CodecThreads codec_threads_;
   std::unique_ptr<NetNode> net_;
 };
@@ -181,5 +223,7 @@ Result<GenerateResult> DecodeNode::Generate(PeerId peer, const GenerateRequest& 
                                             const std::atomic<bool>* cancel) {
   return impl_->Generate(peer, request, observer, cancel);
 }
+
+EngineLoopStats DecodeNode::stats() const { return impl_->stats(); }
 
 }  // namespace lynx

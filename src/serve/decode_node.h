@@ -20,6 +20,8 @@ struct DecodeOptions {
   std::string name = "decode";
   TcpOptions tcp;
   int codec_threads = 1;  // that decode pages
+  int max_running = 1;    // requests that share the engine; with checks it needs one sequence more
+  int max_waiting = 64;   // requests behind them; more are refused
 };
 
 struct GenerateRequest {
@@ -73,7 +75,7 @@ struct GenerateResult {
   std::string difference;  // what differed, for people
 };
 
-// Watches a request, on the generating thread; must not block.
+// Watches a request, on the engine's thread; must not block.
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
@@ -85,19 +87,30 @@ class GenerateObserver {
   virtual void OnWaiting(const TransferProgress& progress) = 0;
 };
 
+struct EngineLoopStats {
+  int running = 0;  // requests
+  int waiting = 0;  // for a sequence
+  std::uint64_t steps = 0;
+  std::uint64_t shared_steps = 0;  // that more than one request took part in
+  std::uint64_t step_inputs = 0;   // requests in steps, summed up
+};
+
 class DecodeNode {
  public:
-  // The engine must outlive the node. It is used by Generate only.
+  // The engine must outlive the node. It is used while requests run, on a thread of the node.
   static Result<std::unique_ptr<DecodeNode>> Start(Engine* engine, const DecodeOptions& options);
   ~DecodeNode();
 
   // Connects and shakes hands. kIo when nobody is there, kUnsupported naming the field in which the nodes differ.
   Result<PeerId> Connect(const std::string& address, TimeNs timeout = 5 * kSecondNs);
 
-  // Runs one request to its end on the calling thread. `observer` may be null. When *cancel becomes true (may be null)
-  // it ends with kStopped and what was committed.
+  // Runs one request to its end; any number of threads may call it. `observer` (may be null) is called on the engine's
+  // thread. When *cancel becomes true (may be null) it ends with kStopped and what was committed. kLimit when too many
+  // requests wait.
   Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel);
+
+  EngineLoopStats stats() const;
 
  private:
   class Impl;

@@ -1,7 +1,6 @@
 #include "serve/generation.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/status_macros.h"
 #include "net/socket.h"
@@ -10,11 +9,13 @@
 namespace lynx {
 
 Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec,
-                       const SpeculatorConfig& speculation, bool keep_streams, CodecThreads* codec_threads)
+                       const SpeculatorConfig& speculation, bool keep_streams, CodecThreads* codec_threads,
+                       std::function<void()> wake)
     : shape_(engine.shape),
       codec_(std::move(codec)),
       prompt_tokens_(speculation.prompt_tokens),
       codec_threads_(codec_threads),
+      wake_(std::move(wake)),
       session_(engine.shape, codec_->info(), speculation, keep_streams),
       staging_(std::make_unique<CacheBlock>(engine.shape, 0, speculation.prompt_tokens)) {
   record_.stream_done.resize(codec_->info().stream_count);
@@ -32,10 +33,12 @@ std::vector<PageAddress> Generation::Pages() const {
 }
 
 void Generation::OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine) {
-  const std::lock_guard lock(mutex_);
-  if (const Status status = Take(node, event, now, engine); !status.ok()) Fail(status);
-  PostJobs();
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Status status = Take(node, event, now, engine); !status.ok()) Fail(status);
+    PostJobs();
+  }
+  wake_();
 }
 
 // An error means that the peer broke the transfer's rules: it is told by ABORT.
@@ -118,27 +121,25 @@ void Generation::Decode(const PageJob& job, CodecThreads::Scratch* scratch) {
   } else {
     status = page.status();
   }
-  const std::lock_guard lock(mutex_);
-  if (status.ok()) status = session_.OnPageDecoded(job.address, job.level);
-  if (!status.ok()) Fail(status);
-  PostJobs();
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    if (status.ok()) status = session_.OnPageDecoded(job.address, job.level);
+    if (!status.ok()) Fail(status);
+    PostJobs();
+  }
+  wake_();
 }
 
 void Generation::Fail(Status status) {
   if (failure_.ok()) failure_ = std::move(status);
 }
 
-Result<SpeculatorAction> Generation::Next(TimeNs until) {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (!failure_.ok()) return failure_;
-    SpeculatorAction action = session_.Next();
-    PostJobs();
-    const TimeNs left = until - MonotonicNow();
-    if (!std::holds_alternative<Wait>(action) || left <= 0) return action;
-    changed_.wait_for(lock, std::chrono::nanoseconds(left));
-  }
+Result<SpeculatorAction> Generation::Next() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  SpeculatorAction action = session_.Next();
+  PostJobs();
+  return action;
 }
 
 Status Generation::On(const SpeculatorEvent& event) {

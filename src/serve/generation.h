@@ -2,7 +2,7 @@
 // block, the engine thread asks what to do next. Everything is behind one mutex that no slow call holds.
 #pragma once
 
-#include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,15 +32,15 @@ struct TransferRecord {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec, const SpeculatorConfig& speculation,
-             bool keep_streams, CodecThreads* codec_threads);
+             bool keep_streams, CodecThreads* codec_threads, std::function<void()> wake);
 
   // --- network thread ---
   void OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine);
 
   // --- engine thread ---
-  // The next action, waiting until `until` for something other than Wait. An error when the transfer failed before the
-  // last stream was complete.
-  Result<SpeculatorAction> Next(TimeNs until);
+  // The next action; `wake` is called, on any thread, when there may be another. An error when the transfer failed
+  // before the last stream was complete.
+  Result<SpeculatorAction> Next();
   Status On(const SpeculatorEvent& event);
   // Drafts allowed by the estimate of the last stream's arrival, for drafts that take `step`.
   void UpdateWindow(TimeNs now, TimeNs step, int max_drafts);
@@ -75,10 +75,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<const Codec> codec_;
   const int prompt_tokens_;
   CodecThreads* const codec_threads_;
+  const std::function<void()> wake_;
   std::uint64_t expected_bytes_ = 0;  // of all streams
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   DecodeSession session_;
   std::unique_ptr<CacheBlock> staging_;
   TransferRecord record_;

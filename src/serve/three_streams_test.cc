@@ -7,9 +7,11 @@
 #include <string>
 #include <thread>
 
+#include "base/status_macros.h"
 #include "serve/exactness.h"
-#include "serve/generate_loop.h"
 #include "serve/generation.h"
+#include "serve/lane.h"
+#include "serve/shared_step.h"
 #include "serve/three_stream_codec_test.h"
 #include "serve/two_nodes_test.h"
 
@@ -107,6 +109,16 @@ struct Case {
   SamplingOptions sampling;
 };
 
+Status RunAlone(Engine* engine, Lane* lane) {
+  SharedStep step(engine);
+  while (!lane->finished()) {
+    bool may_import = true;
+    LYNX_RETURN_IF_ERROR(lane->Advance(&may_import));
+    if (lane->step()) LYNX_RETURN_IF_ERROR(step.Run(std::span(&lane, 1)).front());
+  }
+  return Ok();
+}
+
 GenerateResult Generate(const Case& with) {
   Watchdog watchdog(60);
   const auto engine = MakeToy(LongToy());
@@ -125,26 +137,27 @@ GenerateResult Generate(const Case& with) {
   speculation.context_tokens = engine->info().max_tokens;
   speculation.recheck_middle = with.recheck_middle;
   CodecThreads codec_threads(1, 1000);
-  const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_threads);
+  const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_threads, [] {});
   MemoryLink link(encoded, with.tokens, token0, with.bytes_per_ms);
   TransferRequest wire;
   wire.tokens = request.prompt;
   wire.codec = "three";
   link.Start(wire, generation.get(), *engine);
   const SequenceId sequence = engine->Open().value();
-  GenerateLoop loop(engine.get(), sequence, generation.get(), request, MonotonicNow(), nullptr, nullptr);
-  auto result = loop.Run();
+  Lane lane(engine.get(), sequence, generation.get(), request, MonotonicNow(), nullptr, nullptr);
+  const Status status = RunAlone(engine.get(), &lane);
   link.Stop();
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  if (!result.ok()) return {};
-  EXPECT_EQ(result->tokens, expected);
-  EXPECT_TRUE(loop.cache_complete());
-  if (!loop.cache_complete()) return {};
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  if (!status.ok()) return {};
+  GenerateResult result = lane.Report();
+  EXPECT_EQ(result.tokens, expected);
+  EXPECT_TRUE(lane.cache_complete());
+  if (!lane.cache_complete()) return {};
   EXPECT_EQ(generation->Received().size(), encoded.size());
   const auto exactness = CheckExactness(engine.get(), sequence, *codec, generation->Received(), with.tokens,
-                                        result->tokens, request.sampling);
+                                        result.tokens, request.sampling);
   EXPECT_TRUE(exactness.ok() && exactness->exact);
-  return std::move(result).value();
+  return result;
 }
 
 TEST(ThreeStreams, DraftRecheckVerify) {

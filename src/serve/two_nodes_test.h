@@ -97,6 +97,7 @@ class DecodeClient {
   DecodeClient(const std::string& address, std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
     DecodeOptions options;
     options.codec_threads = 2;
+    options.max_running = engine_->info().max_sequences - 1;
     auto node = DecodeNode::Start(engine_.get(), options);
     EXPECT_TRUE(node.ok()) << node.status().ToString();
     node_ = std::move(node).value();

@@ -1,20 +1,15 @@
-#include "serve/generate_loop.h"
+#include "serve/lane.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "base/status_macros.h"
 
 namespace lynx {
-namespace {
 
-// How long to wait for the network before looking at `cancel` and the window again.
-constexpr TimeNs kWaitSlice = 5 * kMillisecondNs;
-
-}  // namespace
-
-GenerateLoop::GenerateLoop(Engine* engine, SequenceId sequence, Generation* generation, const GenerateRequest& request,
-                           TimeNs request_sent, GenerateObserver* observer, const std::atomic<bool>* cancel)
+Lane::Lane(Engine* engine, SequenceId sequence, Generation* generation, const GenerateRequest& request,
+           TimeNs request_sent, GenerateObserver* observer, const std::atomic<bool>* cancel)
     : engine_(engine),
       sequence_(sequence),
       generation_(generation),
@@ -25,80 +20,95 @@ GenerateLoop::GenerateLoop(Engine* engine, SequenceId sequence, Generation* gene
       chooser_(request.sampling),
       stop_(request.stop) {}
 
-Result<GenerateResult> GenerateLoop::Run() {
-  bool stop_sent = false;
+Status Lane::Advance(bool* may_import) {
   for (;;) {
-    if (!stop_sent && (stop_.stopped() || (cancel_ != nullptr && *cancel_))) {
+    if (!stop_sent_ && (stop_.stopped() || (cancel_ != nullptr && *cancel_))) {
       LYNX_RETURN_IF_ERROR(generation_->On(StopRequested{}));
-      stop_sent = true;
+      stop_sent_ = true;
     }
-    generation_->UpdateWindow(MonotonicNow(), draft_step_, request_.max_drafts);
-    LYNX_ASSIGN_OR_RETURN(const SpeculatorAction action, generation_->Next(MonotonicNow() + kWaitSlice));
-    LYNX_RETURN_IF_ERROR(std::visit([this](const auto& what) { return Do(what); }, action));
+    if (std::holds_alternative<Wait>(action_)) {
+      generation_->UpdateWindow(MonotonicNow(), draft_step_, request_.max_drafts);
+      LYNX_ASSIGN_OR_RETURN(action_, generation_->Next());
+    }
+    if (std::holds_alternative<Refine>(action_) && !std::exchange(*may_import, false)) return Ok();
+    LYNX_ASSIGN_OR_RETURN(const bool done, std::visit([this](const auto& what) { return Do(what); }, action_));
     Show();
-    if (const auto* finish = std::get_if<Finish>(&action)) return Report(finish->reason);
+    if (!done) return Ok();
+    action_ = Wait{};
   }
 }
 
-Status GenerateLoop::Step(const std::vector<Token>& feed, Logits logits) {
-  const StepInput input{sequence_, feed, logits};
-  const Status status = engine_->Step(std::span(&input, 1), &logits_);
-  NoteMemory();
-  return status;
+std::optional<StepInput> Lane::step() const {
+  if (const auto* draft = std::get_if<Draft>(&action_)) {
+    return StepInput{sequence_, std::span(&draft->feed, 1), Logits::kLast};
+  }
+  if (const auto* decode = std::get_if<Decode>(&action_)) {
+    return StepInput{sequence_, std::span(&decode->feed, 1), Logits::kLast};
+  }
+  if (const auto* check = std::get_if<Check>(&action_)) {
+    return StepInput{sequence_, check->feed, check->drafts.empty() ? Logits::kNone : Logits::kAll};
+  }
+  return std::nullopt;
 }
 
-Status GenerateLoop::Do(const Wait&) {
-  if (observer_ != nullptr) observer_->OnWaiting(generation_->Progress());
+Status Lane::OnStep(std::span<const float> rows, TimeNs begin, TimeNs end) {
+  step_begin_ = begin;
+  step_end_ = end;
+  NoteMemory();
+  LYNX_RETURN_IF_ERROR(std::visit([&](const auto& what) { return OnRows(what, rows); }, action_));
+  action_ = Wait{};
+  Show();
   return Ok();
 }
 
-Status GenerateLoop::Do(const Draft& action) {
-  const TimeNs begin = MonotonicNow();
-  LYNX_RETURN_IF_ERROR(Step({action.feed}, Logits::kLast));
-  const Token token = chooser_.Draft(logits_, action.index);
-  const TimeNs step = MonotonicNow() - begin;
-  draft_step_ = draft_step_ == 0 ? step : std::min(draft_step_, step);
-  NoteFirstToken(true);
-  AddSpan(Phase::kDraft, stream_, begin, 1);
-  return generation_->On(Drafted{token, engine_->IsEndOfText(token)});
+Result<bool> Lane::Do(const Wait&) {
+  if (observer_ != nullptr) observer_->OnWaiting(generation_->Progress());
+  return false;
 }
 
-Status GenerateLoop::Do(const Refine& action) {
+Result<bool> Lane::Do(const Refine& action) {
   const TimeNs begin = MonotonicNow();
   LYNX_RETURN_IF_ERROR(engine_->WriteBlock(sequence_, generation_->staging()));
   NoteMemory();
   stream_ = action.stream;
   if (cache_complete()) generation_->FreeStaging();
-  AddSpan(Phase::kRefine, stream_, begin, 0);
-  return generation_->On(Refined{action.stream});
+  AddSpan(Phase::kRefine, stream_, begin, MonotonicNow(), 0);
+  LYNX_RETURN_IF_ERROR(generation_->On(Refined{action.stream}));
+  return true;
 }
 
-Status GenerateLoop::Do(const Rollback& action) {
+Result<bool> Lane::Do(const Rollback& action) {
   LYNX_RETURN_IF_ERROR(engine_->Truncate(sequence_, action.length));
-  return generation_->On(RolledBack{});
+  LYNX_RETURN_IF_ERROR(generation_->On(RolledBack{}));
+  return true;
 }
 
-Status GenerateLoop::Do(const Check& action) {
-  const TimeNs begin = MonotonicNow();
-  LYNX_RETURN_IF_ERROR(Step(action.feed, action.drafts.empty() ? Logits::kNone : Logits::kAll));
-  Checked checked = chooser_.Judge(action, logits_, stream_);
+Status Lane::OnRows(const Draft& action, std::span<const float> rows) {
+  const Token token = chooser_.Draft(rows, action.index);
+  const TimeNs step = step_end_ - step_begin_;
+  draft_step_ = draft_step_ == 0 ? step : std::min(draft_step_, step);
+  NoteFirstToken(true);
+  AddSpan(Phase::kDraft, stream_, step_begin_, step_end_, 1);
+  return generation_->On(Drafted{token, engine_->IsEndOfText(token)});
+}
+
+Status Lane::OnRows(const Check& action, std::span<const float> rows) {
+  Checked checked = chooser_.Judge(action, rows, stream_);
   checked.end_of_text = checked.has_replacement && engine_->IsEndOfText(checked.replacement);
-  AddSpan(action.commit ? Phase::kVerify : Phase::kRecheck, stream_, begin, int(action.feed.size()));
-  if (action.commit) result_.verify_s += double(MonotonicNow() - begin) / double(kSecondNs);
+  AddSpan(action.commit ? Phase::kVerify : Phase::kRecheck, stream_, step_begin_, step_end_, int(action.feed.size()));
+  if (action.commit) result_.verify_s += double(step_end_ - step_begin_) / double(kSecondNs);
   return generation_->On(checked);
 }
 
-Status GenerateLoop::Do(const Decode& action) {
-  const TimeNs begin = MonotonicNow();
-  LYNX_RETURN_IF_ERROR(Step({action.feed}, Logits::kLast));
-  const Token token = chooser_.Plain(logits_, action.index);
+Status Lane::OnRows(const Decode& action, std::span<const float> rows) {
+  const Token token = chooser_.Plain(rows, action.index);
   NoteFirstToken(false);
-  AddSpan(Phase::kDecode, stream_, begin, 1);
+  AddSpan(Phase::kDecode, stream_, step_begin_, step_end_, 1);
   return generation_->On(Decoded{token, engine_->IsEndOfText(token)});
 }
 
 // Tokens behind the one that completes a stop string were never wanted.
-Status GenerateLoop::Do(const Commit& action) {
+Result<bool> Lane::Do(const Commit& action) {
   const double now = Seconds(MonotonicNow());
   for (Token token : action.tokens) {
     if (stop_.stopped()) break;
@@ -106,18 +116,18 @@ Status GenerateLoop::Do(const Commit& action) {
     result_.commit_s.push_back(now);
     if (!engine_->IsEndOfText(token)) result_.text += stop_.Feed(engine_->TokenText(token));
   }
-  return Ok();
+  return true;
 }
 
-void GenerateLoop::NoteFirstToken(bool draft) {
+void Lane::NoteFirstToken(bool draft) {
   if (result_.ttft_s != 0) return;
   result_.ttft_s = Seconds(MonotonicNow());
   result_.ttft_is_draft = draft;
 }
 
 // Steps of the same kind that follow each other are one span.
-void GenerateLoop::AddSpan(Phase phase, int stream, TimeNs begin, int tokens) {
-  const double end_s = Seconds(MonotonicNow());
+void Lane::AddSpan(Phase phase, int stream, TimeNs begin, TimeNs end, int tokens) {
+  const double end_s = Seconds(end);
   if (!result_.timeline.empty() && tokens > 0) {
     Span& last = result_.timeline.back();
     if (last.phase == phase && last.stream == stream) {
@@ -129,7 +139,7 @@ void GenerateLoop::AddSpan(Phase phase, int stream, TimeNs begin, int tokens) {
   result_.timeline.push_back({phase, stream, Seconds(begin), end_s, tokens});
 }
 
-void GenerateLoop::Show() {
+void Lane::Show() {
   if (observer_ != nullptr && result_.text.size() > shown_text_) {
     observer_->OnText(std::string_view(result_.text).substr(shown_text_));
     shown_text_ = result_.text.size();
@@ -142,18 +152,18 @@ void GenerateLoop::Show() {
   if (observer_ != nullptr) observer_->OnTokens(tokens, committed);
 }
 
-void GenerateLoop::NoteMemory() {
+void Lane::NoteMemory() {
   const auto token_bytes = std::uint64_t(engine_->info().shape.BytesPerToken());
   const std::uint64_t cells = std::uint64_t(engine_->Length(sequence_)) * token_bytes;
   const std::uint64_t staging = cache_complete() ? 0 : request_.prompt.size() * token_bytes;
   result_.peak_kv_bytes = std::max(result_.peak_kv_bytes, cells + staging + generation_->peak_held_bytes());
 }
 
-GenerateResult GenerateLoop::Report(FinishReason reason) {
+GenerateResult Lane::Report() {
   const TransferRecord record = generation_->Record();
   result_.text += stop_.Flush();
   Show();
-  result_.reason = reason;
+  result_.reason = std::get<Finish>(action_).reason;
   result_.elements = engine_->info().shape.ElementsPerToken() * std::int64_t(request_.prompt.size());
   result_.stream_bytes = record.stream_bytes;
   result_.stream_wire_bytes = record.stream_wire_bytes;

@@ -1,0 +1,77 @@
+// The thread that owns a decode node's engine. All requests share its steps; each turn passes at most one import.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lynx/engine.h"
+#include "serve/decode_node.h"
+#include "serve/lane.h"
+#include "serve/shared_step.h"
+
+namespace lynx {
+
+class EngineLoop {
+ public:
+  // One request: how its lane comes to be and what follows its end. All on the engine's thread.
+  class Run {
+   public:
+    virtual ~Run() = default;
+    // The request has a sequence. An error ends it.
+    virtual Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) = 0;
+    // Over: the lane finished, or the status says why not (then `lane` may be null). The sequence is closed
+    // afterwards.
+    virtual void End(SequenceId sequence, Lane* lane, const Status& status) = 0;
+    virtual bool cancelled() const = 0;  // never false again
+  };
+
+  // At most `max_running` requests at a time, at least 1, and `max_waiting` behind them.
+  EngineLoop(Engine* engine, int max_running, int max_waiting);
+  ~EngineLoop() { Stop(); }
+  // Ends what is under way, and what is added later, with an error. Wake may be called until the destructor.
+  void Stop();
+
+  // kLimit when too many wait; then nothing is called. Otherwise End is called once.
+  Status Add(std::shared_ptr<Run> run);
+  // There may be something to do for a lane. Any thread.
+  void Wake();
+  EngineLoopStats stats() const;
+
+ private:
+  struct Running {
+    std::shared_ptr<Run> run;
+    SequenceId sequence = 0;
+    std::unique_ptr<Lane> lane;
+    Status status;
+  };
+
+  void Loop();
+  void DropCancelled();
+  void Admit();
+  std::shared_ptr<Run> NextWaiting();
+  bool Turn();
+  void EndFinished();
+  void EndOne(Running* running);
+  void WaitForWork(bool busy);
+
+  Engine* const engine_;
+  const std::size_t max_running_, max_waiting_;
+  SharedStep step_;
+  std::vector<std::unique_ptr<Running>> running_;  // engine thread
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Run>> waiting_;
+  EngineLoopStats stats_;
+  bool woken_ = false;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lynx
