@@ -11,6 +11,7 @@
 #include "serve/exactness.h"
 #include "serve/generation.h"
 #include "serve/lane.h"
+#include "serve/memory_link_test.h"
 #include "serve/shared_step.h"
 #include "serve/three_stream_codec_test.h"
 #include "serve/two_nodes_test.h"
@@ -18,38 +19,18 @@
 namespace lynx {
 namespace {
 
-NodeConfig Config(NodeRole role) {
-  NodeConfig config;
-  config.role = role;
-  config.epoch = role == NodeRole::kPrefill ? 1 : 2;
-  config.layout = {{"model", "toy"}};
-  config.codecs = {"three"};
-  return config;
-}
-
-// Two nodes in memory, joined by a link of so many bytes per millisecond towards the decode node, on a thread of its
-// own.
-class MemoryLink {
+// A memory link with a thread of its own: so many bytes per millisecond towards the decode node.
+class TimedLink {
  public:
-  MemoryLink(EncodedCache encoded, int tokens, Token token0, std::size_t bytes_per_ms)
-      : encoded_(std::move(encoded)), tokens_(tokens), token0_(token0), bytes_per_ms_(bytes_per_ms) {
-    at_prefill_ = prefill_.AddPeer(MonotonicNow());
-    at_decode_ = decode_.AddPeer(MonotonicNow());
-    for (int i = 0; i < 4; ++i) Move(SIZE_MAX);
-    while (prefill_.Poll() || decode_.Poll()) continue;
-  }
-  ~MemoryLink() { Stop(); }
+  TimedLink(EncodedCache encoded, int tokens, Token token0, std::size_t bytes_per_ms)
+      : link_(std::move(encoded), tokens, token0), bytes_per_ms_(bytes_per_ms) {}
+  ~TimedLink() { Stop(); }
 
   void Start(const TransferRequest& request, Generation* generation, const Engine& engine) {
-    const auto id = decode_.Request(at_decode_, request, MonotonicNow());
-    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    link_.Request(request);
     thread_ = std::thread([this, generation, &engine] {
       while (!stopping_) {
-        Move(bytes_per_ms_);
-        while (auto event = prefill_.Poll()) {
-          if (const auto* arrived = std::get_if<RequestArrived>(&*event)) Answer(arrived->request);
-        }
-        while (auto event = decode_.Poll()) generation->OnEvent(decode_, std::move(*event), MonotonicNow(), engine);
+        link_.Move(bytes_per_ms_, generation, engine);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
@@ -60,43 +41,8 @@ class MemoryLink {
   }
 
  private:
-  void Move(std::size_t budget) {
-    std::vector<std::byte> to_prefill, to_decode;
-    decode_.Output(at_decode_, SIZE_MAX, MonotonicNow(), &to_prefill);
-    prefill_.Feed(at_prefill_, to_prefill, MonotonicNow());
-    prefill_.Output(at_prefill_, budget, MonotonicNow(), &to_decode);
-    decode_.Feed(at_decode_, to_decode, MonotonicNow());
-  }
-  // One part per head.
-  void Answer(RequestId id) {
-    TransferOffer offer;
-    offer.stream_count = 3;
-    offer.part_count = 2;
-    offer.token_count = std::uint32_t(tokens_);
-    offer.max_bytes.assign(3, 0);
-    for (const auto& [address, streams] : encoded_) {
-      for (int stream = 0; stream < 3; ++stream) offer.max_bytes[stream] += streams[stream]->size();
-    }
-    const TimeNs now = MonotonicNow();
-    EXPECT_TRUE(prefill_.Offer(id, offer, now).ok());
-    EXPECT_TRUE(prefill_.SendPrefillDone(id, {.token0 = token0_}, now).ok());
-    for (const auto& [address, streams] : encoded_) {
-      for (int stream = 0; stream < 3; ++stream) {
-        EXPECT_TRUE(prefill_.PushPage(id, address.first_head, stream, address, streams[stream], now).ok());
-      }
-    }
-    for (int part = 0; part < 2; ++part) {
-      for (int stream = 0; stream < 3; ++stream) EXPECT_TRUE(prefill_.EndStream(id, part, stream, now).ok());
-    }
-  }
-
-  const EncodedCache encoded_;
-  const int tokens_;
-  const Token token0_;
+  MemoryLink link_;
   const std::size_t bytes_per_ms_;
-  TransferNode prefill_{Config(NodeRole::kPrefill)};
-  TransferNode decode_{Config(NodeRole::kDecode)};
-  PeerId at_prefill_ = 0, at_decode_ = 0;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
@@ -138,7 +84,7 @@ GenerateResult Generate(const Case& with) {
   speculation.recheck_middle = with.recheck_middle;
   CodecThreads codec_threads(1, 1000);
   const auto generation = std::make_shared<Generation>(engine->info(), codec, speculation, true, &codec_threads, [] {});
-  MemoryLink link(encoded, with.tokens, token0, with.bytes_per_ms);
+  TimedLink link(encoded, with.tokens, token0, with.bytes_per_ms);
   TransferRequest wire;
   wire.tokens = request.prompt;
   wire.codec = "three";
