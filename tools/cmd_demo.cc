@@ -40,7 +40,6 @@ struct Stage {
   std::unique_ptr<ChildProcess> link;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<DecodeNode> node;
-  PeerId peer = 0;
   RunSettings settings;
   std::vector<Token> prompt;
   std::vector<std::string> codecs;
@@ -98,8 +97,10 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
   LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start(prefill));
   LYNX_ASSIGN_OR_RETURN(stage->link, ChildProcess::Start({"link", "--to", stage->prefill->address(), "--bandwidth",
                                                           flags.bandwidth, "--delay", flags.delay}));
-  LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), {}));
-  LYNX_ASSIGN_OR_RETURN(stage->peer, stage->node->Connect(stage->link->address()));
+  DecodeOptions options;
+  options.prefill.addresses = {stage->link->address()};
+  LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), options));
+  LYNX_RETURN_IF_ERROR(stage->node->AwaitPrefill());
   const double cache_mb = double(stage->engine->info().shape.BytesPerToken()) * double(stage->prompt.size()) / 1e6;
   std::printf("   model %s, prompt of %zu tokens, KV cache of %.1f MB in BF16\n", stage->settings.model.c_str(),
               stage->prompt.size(), cache_mb);
@@ -133,7 +134,7 @@ Result<RunRow> RunOne(const DemoFlags& flags, Stage* stage, const std::string& c
   request.reuse = reuse;
   request.check = !flags.no_check;
   TerminalView view(stage->engine.get(), isatty(STDOUT_FILENO) != 0);
-  Result<GenerateResult> result = stage->node->Generate(stage->peer, request, &view, &StopFlag());
+  Result<GenerateResult> result = stage->node->Generate(request, &view, &StopFlag());
   view.End();
   if (!result.ok()) return result.status();
   if (StopFlag()) return IoError("stopped");

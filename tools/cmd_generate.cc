@@ -60,12 +60,13 @@ Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& en
 
 Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, const GenerateRequest& request) {
   DecodeOptions options;
+  options.prefill.addresses = {flags.prefill};
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
-  LYNX_ASSIGN_OR_RETURN(const PeerId peer, node->Connect(flags.prefill));
+  LYNX_RETURN_IF_ERROR(node->AwaitPrefill());
   TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
-  Result<GenerateResult> result = node->Generate(peer, request, flags.quiet ? nullptr : &view, &StopFlag());
+  Result<GenerateResult> result = node->Generate(request, flags.quiet ? nullptr : &view, &StopFlag());
   if (!flags.quiet) view.End();
   return result;
 }

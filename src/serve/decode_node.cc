@@ -1,10 +1,9 @@
 #include "serve/decode_node.h"
 
-#include <condition_variable>
 #include <future>
 #include <limits>
 #include <map>
-#include <mutex>
+#include <optional>
 #include <random>
 
 #include "base/status_macros.h"
@@ -18,6 +17,12 @@
 #include "serve/node_layout.h"
 
 namespace lynx {
+namespace {
+
+// How long a request waits for a prefill node to come up.
+constexpr TimeNs kPatience = 2 * kSecondNs;
+
+}  // namespace
 
 class DecodeNode::Impl {
  public:
@@ -25,12 +30,14 @@ class DecodeNode::Impl {
       // Jobs are bounded by the pages of the accepted offers, so the queue need not be: the network thread never waits.
       : engine_(engine),
         options_(options),
-        codec_threads_(options.codec_threads, std::numeric_limits<std::size_t>::max()) {}
+        codec_threads_(options.codec_threads, std::numeric_limits<std::size_t>::max()),
+        pool_(options.prefill) {}
 
-  // Threads end before what they use: the engine's uses the network, the network the codec's. These wake the engine's,
-  // so that it ends first and is destroyed last.
+  // Threads end before what they use: the engine's and the pool's use the network, the network the codec's. These wake
+  // the engine's, so that it ends first and is destroyed last.
   ~Impl() {
     if (loop_) loop_->Stop();
+    pool_.Stop();
   }
 
   Status Start() {
@@ -46,31 +53,21 @@ class DecodeNode::Impl {
                             OnEvent(node, std::move(event), now);
                           }));
     loop_ = std::make_unique<EngineLoop>(engine_, options_.max_running, options_.max_waiting);
-    return Ok();
+    return pool_.Start(net_.get());
   }
 
-  Result<PeerId> Connect(const std::string& address, TimeNs timeout) {
-    LYNX_ASSIGN_OR_RETURN(const PeerId peer, net_->Connect(address, timeout));
-    std::unique_lock lock(mutex_);
-    const bool known =
-        changed_.wait_for(lock, std::chrono::nanoseconds(timeout), [&] { return peers_.contains(peer); });
-    if (!known) return IoError(address + " does not answer as a Lynx node");
-    const Status status = peers_.at(peer);
-    if (!status.ok()) return Status(status.code(), address + ": " + status.message());
-    return peer;
-  }
-
-  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
+  Result<GenerateResult> Generate(const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel) {
     SpeculatorConfig speculation;
     LYNX_RETURN_IF_ERROR(Configure(request, &speculation));
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(request.codec, engine_->info().shape));
-    const auto run = std::make_shared<OneRequest>(this, peer, request, speculation, std::move(codec), observer, cancel);
+    const auto run = std::make_shared<OneRequest>(this, request, speculation, std::move(codec), observer, cancel);
     LYNX_RETURN_IF_ERROR(loop_->Add(run));
     return run->Wait();
   }
 
   EngineLoopStats stats() const { return loop_->stats(); }
+  PrefillPool& pool() { return pool_; }
 
  private:
   Status Configure(const GenerateRequest& request, SpeculatorConfig* config) const {
@@ -94,10 +91,9 @@ class DecodeNode::Impl {
   // A request on the engine's thread.
   class OneRequest : public EngineLoop::Run {
    public:
-    OneRequest(Impl* node, PeerId peer, const GenerateRequest& request, const SpeculatorConfig& speculation,
+    OneRequest(Impl* node, const GenerateRequest& request, const SpeculatorConfig& speculation,
                std::shared_ptr<const Codec> codec, GenerateObserver* observer, const std::atomic<bool>* cancel)
         : node_(node),
-          peer_(peer),
           request_(request),
           speculation_(speculation),
           codec_(std::move(codec)),
@@ -108,8 +104,51 @@ class DecodeNode::Impl {
     bool cancelled() const override { return cancel_ != nullptr && *cancel_; }
 
     Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) override {
-      generation_ = std::make_shared<Generation>(node_->engine_->info(), codec_, speculation_, request_.check,
-                                                 &node_->codec_threads_, [node = node_] { node->loop_->Wake(); });
+      if (cancelled()) return LimitExceeded("stopped before it began");
+      const TimeNs now = MonotonicNow();
+      if (waits_since_ == 0) waits_since_ = now;
+      Result<PeerId> peer = node_->pool_.Take(peer_);
+      if (!peer.ok()) {
+        // The reason why it has to begin again says more than that nobody else is there.
+        if (now - waits_since_ > kPatience) return failure_.ok() ? peer.status() : failure_;
+        return std::unique_ptr<Lane>();
+      }
+      peer_ = *peer;
+      waits_since_ = 0;
+      generation_ = std::make_shared<Generation>(
+          node_->engine_->info(), codec_, speculation_, request_.check, &node_->codec_threads_,
+          [node = node_] { node->loop_->Wake(); }, token0_);
+      if (sent_ == 0) sent_ = now;
+      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, Wire(), generation_));
+      return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent_, observer_, cancel_);
+    }
+
+    // As long as nothing but token 0 is committed the answer may begin again, on another cache, with that token.
+    bool Retry(const Lane&, const Status& status) override {
+      int committed = 0;
+      const std::vector<Token> tokens = generation_->Tokens(&committed);
+      const bool may_pass = status.code() == ErrorCode::kIo || status.code() == ErrorCode::kCorrupt;
+      if (!may_pass || cancelled() || committed > 1 || retries_ == node_->options_.retries) return false;
+      Leave();
+      ++retries_;
+      failure_ = status;
+      if (committed == 1) token0_ = tokens.front();
+      return true;
+    }
+
+    void End(SequenceId sequence, Lane* lane, const Status& status) override {
+      Leave();
+      if (!status.ok()) return result_.set_value(status);
+      const bool complete = lane->cache_complete();
+      GenerateResult result = lane->Report();
+      result.codec = codec_->info().spec;
+      result.retries = retries_;
+      const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
+      result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
+    }
+
+   private:
+    TransferRequest Wire() const {
       TransferRequest wire;
       wire.tokens = request_.prompt;
       wire.sampling = request_.sampling;
@@ -117,22 +156,15 @@ class DecodeNode::Impl {
       wire.deadline_ms = request_.deadline_ms;
       wire.overlap = request_.overlap;
       wire.reuse = request_.reuse;
-      const TimeNs sent = MonotonicNow();
-      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, wire, generation_));
-      return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent, observer_, cancel_);
+      return wire;
     }
-
-    void End(SequenceId sequence, Lane* lane, const Status& status) override {
-      if (id_) node_->Release(*id_);
-      if (!status.ok()) return result_.set_value(status);
-      const bool complete = lane->cache_complete();
-      GenerateResult result = lane->Report();
-      result.codec = codec_->info().spec;
-      const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
-      result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
+    // The transfer is over, here and for the prefill node.
+    void Leave() {
+      if (!id_) return;
+      node_->Release(*id_);
+      node_->pool_.Give(peer_);
+      id_.reset();
     }
-
-   private:
     Status Check(SequenceId sequence, GenerateResult* result) {
       LYNX_ASSIGN_OR_RETURN(const Exactness exactness,
                             CheckExactness(node_->engine_, sequence, *codec_, generation_->Received(),
@@ -144,14 +176,19 @@ class DecodeNode::Impl {
     }
 
     Impl* const node_;
-    const PeerId peer_;
     const GenerateRequest& request_;
     const SpeculatorConfig speculation_;
     const std::shared_ptr<const Codec> codec_;
     GenerateObserver* const observer_;
     const std::atomic<bool>* const cancel_;
     std::shared_ptr<Generation> generation_;
+    PeerId peer_ = 0;         // the last one that was asked
+    TimeNs waits_since_ = 0;  // for a prefill node
+    TimeNs sent_ = 0;         // the first time
     std::optional<RequestId> id_;
+    std::optional<Token> token0_;
+    int retries_ = 0;
+    Status failure_;  // that made it begin again
     std::promise<Result<GenerateResult>> result_;
   };
 
@@ -174,8 +211,8 @@ class DecodeNode::Impl {
 
   // On the network thread.
   void OnEvent(TransferNode& node, TransferEvent event, TimeNs now) {
-    if (const auto* up = std::get_if<PeerUp>(&event)) return SetPeer(up->peer, Ok());
-    if (const auto* down = std::get_if<PeerDown>(&event)) return SetPeer(down->peer, down->status);
+    if (const auto* up = std::get_if<PeerUp>(&event)) return pool_.OnUp(up->peer);
+    if (const auto* down = std::get_if<PeerDown>(&event)) return pool_.OnDown(down->peer, down->status);
     const RequestId id = std::visit([](const auto& what) { return RequestOf(what); }, event);
     const auto found = generations_.find(id);
     if (found != generations_.end()) found->second->OnEvent(node, std::move(event), now, *engine_);
@@ -187,22 +224,12 @@ class DecodeNode::Impl {
     return {};
   }
 
-  void SetPeer(PeerId peer, Status status) {
-    {
-      const std::lock_guard lock(mutex_);
-      peers_[peer] = std::move(status);
-    }
-    changed_.notify_all();
-  }
-
   Engine* const engine_;
   const DecodeOptions options_;
   std::map<RequestId, std::shared_ptr<Generation>> generations_;  // network thread
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<PeerId, Status> peers_;
   std::unique_ptr<EngineLoop> loop_;
   CodecThreads codec_threads_;
+  PrefillPool pool_;
   std::unique_ptr<NetNode> net_;
 };
 
@@ -215,13 +242,12 @@ Result<std::unique_ptr<DecodeNode>> DecodeNode::Start(Engine* engine, const Deco
   return std::unique_ptr<DecodeNode>(new DecodeNode(std::move(impl)));
 }
 
-Result<PeerId> DecodeNode::Connect(const std::string& address, TimeNs timeout) {
-  return impl_->Connect(address, timeout);
-}
+Status DecodeNode::AwaitPrefill(TimeNs timeout) { return impl_->pool().Await(timeout); }
+std::vector<PrefillNodeState> DecodeNode::PrefillNodes() const { return impl_->pool().States(); }
 
-Result<GenerateResult> DecodeNode::Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
+Result<GenerateResult> DecodeNode::Generate(const GenerateRequest& request, GenerateObserver* observer,
                                             const std::atomic<bool>* cancel) {
-  return impl_->Generate(peer, request, observer, cancel);
+  return impl_->Generate(request, observer, cancel);
 }
 
 EngineLoopStats DecodeNode::stats() const { return impl_->stats(); }

@@ -12,6 +12,7 @@
 #include "lynx/speculate.h"
 #include "lynx/transfer.h"
 #include "net/socket.h"
+#include "serve/prefill_pool.h"
 #include "serve/transfer_progress.h"
 
 namespace lynx {
@@ -22,6 +23,8 @@ struct DecodeOptions {
   int codec_threads = 1;  // that decode pages
   int max_running = 1;    // requests that share the engine; with checks it needs one sequence more
   int max_waiting = 64;   // requests behind them; more are refused
+  int retries = 2;        // with another prefill node, or the same once it is back, until token 1 is committed
+  PrefillPoolOptions prefill;
 };
 
 struct GenerateRequest {
@@ -66,6 +69,7 @@ struct GenerateResult {
   double verify_s = 0;
   int drafted = 0;
   int accepted = 0;
+  int retries = 0;                  // the answer began again, on another cache, with the same token 0
   int reused_tokens = 0;            // of the prompt, on the prefill node
   double prefill_node_s = 0;        // what the prefill node says it took
   std::uint64_t peak_kv_bytes = 0;  // cache cells, staging block and held page streams
@@ -101,13 +105,14 @@ class DecodeNode {
   static Result<std::unique_ptr<DecodeNode>> Start(Engine* engine, const DecodeOptions& options);
   ~DecodeNode();
 
-  // Connects and shakes hands. kIo when nobody is there, kUnsupported naming the field in which the nodes differ.
-  Result<PeerId> Connect(const std::string& address, TimeNs timeout = 5 * kSecondNs);
+  // Waits for the first prefill node. kIo when nobody is there, kUnsupported naming the field in which nodes differ.
+  Status AwaitPrefill(TimeNs timeout = 5 * kSecondNs);
+  std::vector<PrefillNodeState> PrefillNodes() const;
 
   // Runs one request to its end; any number of threads may call it. `observer` (may be null) is called on the engine's
   // thread. When *cancel becomes true (may be null) it ends with kStopped and what was committed. kLimit when too many
-  // requests wait.
-  Result<GenerateResult> Generate(PeerId peer, const GenerateRequest& request, GenerateObserver* observer,
+  // requests wait, kIo when no prefill node is reachable.
+  Result<GenerateResult> Generate(const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel);
 
   EngineLoopStats stats() const;

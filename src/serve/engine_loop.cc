@@ -110,17 +110,23 @@ void EngineLoop::Admit() {
       run->End(0, nullptr, sequence.status());
       continue;
     }
-    auto running = std::make_unique<Running>();
-    running->run = run;
-    running->sequence = *sequence;
-    Result<std::unique_ptr<Lane>> lane = run->Begin(*sequence);
-    if (lane.ok()) {
-      running->lane = std::move(lane).value();
-    } else {
-      running->status = lane.status();
-    }
-    running_.push_back(std::move(running));
+    running_.push_back(std::make_unique<Running>());
+    running_.back()->run = run;
+    running_.back()->sequence = *sequence;
   }
+}
+
+void EngineLoop::Advance(Running* running, bool* may_import) {
+  if (!running->lane) {
+    Result<std::unique_ptr<Lane>> lane = running->run->Begin(running->sequence);
+    running->status = lane.status();
+    if (lane.ok()) running->lane = std::move(lane).value();
+    if (!running->lane) return;
+  }
+  running->status = running->lane->Advance(may_import);
+  if (running->status.ok() || !running->run->Retry(*running->lane, running->status)) return;
+  running->lane.reset();
+  running->status = engine_->Truncate(running->sequence, 0);
 }
 
 // Everyone does what needs no step, then all steps are run together. False: nothing happened.
@@ -129,9 +135,8 @@ bool EngineLoop::Turn() {
   std::vector<Running*> stepping;
   std::vector<Lane*> lanes;
   for (auto& running : running_) {
-    if (!running->status.ok()) continue;
-    running->status = running->lane->Advance(&may_import);
-    if (!running->status.ok() || !running->lane->step()) continue;
+    Advance(running.get(), &may_import);
+    if (!running->status.ok() || !running->lane || !running->lane->step()) continue;
     stepping.push_back(running.get());
     lanes.push_back(running->lane.get());
   }
@@ -149,7 +154,7 @@ bool EngineLoop::Turn() {
 
 void EngineLoop::EndFinished() {
   std::erase_if(running_, [this](const std::unique_ptr<Running>& running) {
-    if (running->status.ok() && !running->lane->finished()) return false;
+    if (running->status.ok() && !(running->lane && running->lane->finished())) return false;
     EndOne(running.get());
     return true;
   });

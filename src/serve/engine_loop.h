@@ -23,8 +23,10 @@ class EngineLoop {
   class Run {
    public:
     virtual ~Run() = default;
-    // The request has a sequence. An error ends it.
+    // The request has a sequence, which is empty. Null: not yet, ask again. An error ends it.
     virtual Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) = 0;
+    // The lane failed. True: Begin follows once more; otherwise End.
+    virtual bool Retry(const Lane& lane, const Status& status) = 0;
     // Over: the lane finished, or the status says why not (then `lane` may be null). The sequence is closed
     // afterwards.
     virtual void End(SequenceId sequence, Lane* lane, const Status& status) = 0;
@@ -56,6 +58,7 @@ class EngineLoop {
   void Admit();
   std::shared_ptr<Run> NextWaiting();
   bool Turn();
+  void Advance(Running* running, bool* may_import);
   void EndFinished();
   void EndOne(Running* running);
   void WaitForWork(bool busy);

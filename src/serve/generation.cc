@@ -10,12 +10,13 @@ namespace lynx {
 
 Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec,
                        const SpeculatorConfig& speculation, bool keep_streams, CodecThreads* codec_threads,
-                       std::function<void()> wake)
+                       std::function<void()> wake, std::optional<Token> token0)
     : shape_(engine.shape),
       codec_(std::move(codec)),
       prompt_tokens_(speculation.prompt_tokens),
       codec_threads_(codec_threads),
       wake_(std::move(wake)),
+      token0_(token0),
       session_(engine.shape, codec_->info(), speculation, keep_streams),
       staging_(std::make_unique<CacheBlock>(engine.shape, 0, speculation.prompt_tokens)) {
   record_.stream_done.resize(codec_->info().stream_count);
@@ -61,7 +62,8 @@ Status Generation::Take(TransferNode& node, TransferEvent& event, TimeNs now, co
     }
     record_.prefill_done = now;
     record_.prefill = done->done;
-    return or_abort(done->request, session_.OnPrefillDone(done->done.token0, engine.IsEndOfText(done->done.token0)));
+    const Token token0 = token0_.value_or(done->done.token0);
+    return or_abort(done->request, session_.OnPrefillDone(token0, engine.IsEndOfText(token0)));
   }
   if (auto* page = std::get_if<PageArrived>(&event)) {
     const double rate = node.Stats(page->request.peer).receive_rate_bps;

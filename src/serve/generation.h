@@ -29,10 +29,12 @@ struct TransferRecord {
   bool operator==(const TransferRecord&) const = default;
 };
 
+// `token0`, when given, was shown already, from an earlier try: whatever the prefill node chooses now, it stays.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec, const SpeculatorConfig& speculation,
-             bool keep_streams, CodecThreads* codec_threads, std::function<void()> wake);
+             bool keep_streams, CodecThreads* codec_threads, std::function<void()> wake,
+             std::optional<Token> token0 = {});
 
   // --- network thread ---
   void OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine);
@@ -76,6 +78,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const int prompt_tokens_;
   CodecThreads* const codec_threads_;
   const std::function<void()> wake_;
+  const std::optional<Token> token0_;
   std::uint64_t expected_bytes_ = 0;  // of all streams
 
   mutable std::mutex mutex_;

@@ -97,24 +97,26 @@ class DecodeClient {
   DecodeClient(const std::string& address, std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
     DecodeOptions options;
     options.codec_threads = 2;
+    options.retries = 0;
+    options.prefill.addresses = {address};
     options.max_running = engine_->info().max_sequences - 1;
     auto node = DecodeNode::Start(engine_.get(), options);
     EXPECT_TRUE(node.ok()) << node.status().ToString();
     node_ = std::move(node).value();
-    peer_ = node_->Connect(address);
+    connected_ = node_->AwaitPrefill();
   }
   Result<GenerateResult> Generate(const GenerateRequest& request, GenerateObserver* observer = nullptr,
                                   const std::atomic<bool>* cancel = nullptr) {
-    if (!peer_.ok()) return peer_.status();
-    return node_->Generate(*peer_, request, observer, cancel);
+    if (!connected_.ok()) return connected_;
+    return node_->Generate(request, observer, cancel);
   }
-  Status connected() const { return peer_.status(); }
+  Status connected() const { return connected_; }
   Engine* engine() { return engine_.get(); }
 
  private:
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<DecodeNode> node_;
-  Result<PeerId> peer_ = IoError("not connected");
+  Status connected_;
 };
 
 // Calls something at every sign of life of a request.
