@@ -11,7 +11,7 @@ namespace {
 // How long to wait for the network before looking at cancelled requests and draft windows again.
 constexpr auto kWaitSlice = std::chrono::milliseconds(5);
 
-Status Stopping() { return LimitExceeded("the decode node is stopping"); }
+Status Stopping() { return IoError("the decode node is stopping"); }
 
 }  // namespace
 

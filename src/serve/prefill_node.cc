@@ -193,7 +193,7 @@ class PrefillNode::Impl {
       if (work->job->body.overlap) LYNX_RETURN_IF_ERROR(EncodeTo(work, at / page_tokens * page_tokens));
       if (at == count) return Ok();
       if (work->job->ended) return IoError("the decode node left");
-      if (stop) return LimitExceeded("the prefill node is stopping");
+      if (stop) return IoError("the prefill node is stopping");
       // Batches end at page boundaries so that no finished page waits for the next batch.
       const int boundary = (at + batch) / page_tokens * page_tokens;
       const int end = std::min(count, boundary > at ? boundary : at + batch);
