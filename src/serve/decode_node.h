@@ -20,10 +20,11 @@ namespace lynx {
 struct DecodeOptions {
   std::string name = "decode";
   TcpOptions tcp;
-  int codec_threads = 1;  // that decode pages
-  int max_running = 1;    // requests that share the engine; with checks it needs one sequence more
-  int max_waiting = 64;   // requests behind them; more are refused
-  int retries = 2;        // with another prefill node, or the same once it is back, until token 1 is committed
+  int codec_threads = 1;     // that decode pages
+  int max_running = 1;       // requests that share the engine; with checks it needs one sequence more
+  int max_waiting = 64;      // requests behind them; more are refused
+  bool adapt_drafts = true;  // draft only as far as it pays, by measured cost and acceptance
+  int retries = 2;           // with another prefill node, or the same once it is back, until token 1 is committed
   PrefillPoolOptions prefill;
 };
 
@@ -69,6 +70,7 @@ struct GenerateResult {
   double verify_s = 0;
   int drafted = 0;
   int accepted = 0;
+  int most_drafts = 0;              // that the request was allowed at last, by its own limit and by what paid
   int retries = 0;                  // the answer began again, on another cache, with the same token 0
   int reused_tokens = 0;            // of the prompt, on the prefill node
   double prefill_node_s = 0;        // what the prefill node says it took

@@ -10,15 +10,17 @@ namespace {
 
 // How long to wait for the network before looking at cancelled requests and draft windows again.
 constexpr auto kWaitSlice = std::chrono::milliseconds(5);
+// Every so manieth request finds out whether drafts stand again; it costs at most a verification of so many tokens.
+constexpr std::uint64_t kProbeEvery = 16;
+constexpr int kProbeDrafts = 4;
 
 Status Stopping() { return IoError("the decode node is stopping"); }
 
 }  // namespace
 
-EngineLoop::EngineLoop(Engine* engine, int max_running, int max_waiting)
+EngineLoop::EngineLoop(Engine* engine, const Options& options)
     : engine_(engine),
-      max_running_(std::size_t(std::max(max_running, 1))),
-      max_waiting_(std::size_t(std::max(max_waiting, 1))),
+      options_{std::max(options.max_running, 1), std::max(options.max_waiting, 1), options.adapt_drafts},
       step_(engine),
       thread_([this] { Loop(); }) {}
 
@@ -35,7 +37,7 @@ Status EngineLoop::Add(std::shared_ptr<Run> run) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Stopping();
-    if (waiting_.size() >= max_waiting_) {
+    if (int(waiting_.size()) >= options_.max_waiting) {
       return LimitExceeded("the decode node is busy: " + std::to_string(waiting_.size()) + " requests wait already");
     }
     waiting_.push_back(std::move(run));
@@ -102,7 +104,7 @@ void EngineLoop::DropCancelled() {
 
 void EngineLoop::Admit() {
   DropCancelled();
-  while (running_.size() < max_running_) {
+  while (int(running_.size()) < options_.max_running) {
     const std::shared_ptr<Run> run = NextWaiting();
     if (!run) return;
     const Result<SequenceId> sequence = engine_->Open();
@@ -113,6 +115,7 @@ void EngineLoop::Admit() {
     running_.push_back(std::make_unique<Running>());
     running_.back()->run = run;
     running_.back()->sequence = *sequence;
+    running_.back()->probes = admitted_++ % kProbeEvery == 0;
   }
 }
 
@@ -123,10 +126,21 @@ void EngineLoop::Advance(Running* running, bool* may_import) {
     if (lane.ok()) running->lane = std::move(lane).value();
     if (!running->lane) return;
   }
-  running->status = running->lane->Advance(may_import);
+  running->status = running->lane->Advance(may_import, MostDrafts(*running));
   if (running->status.ok() || !running->run->Retry(*running->lane, running->status)) return;
   running->lane.reset();
   running->status = engine_->Truncate(running->sequence, 0);
+}
+
+int EngineLoop::MostDrafts(const Running& running) const {
+  constexpr int kNoLimit = 1 << 20;
+  if (!options_.adapt_drafts) return kNoLimit;
+  const int others = last_step_lanes_ - (running.stepped ? 1 : 0);
+  const auto found = acceptance_.find(running.lane->codec());
+  const double survival = (found != acceptance_.end() ? found->second : Acceptance()).survival();
+  const int worth = DraftsWorth(step_.cost(), survival, others, kNoLimit);
+  if (!running.probes || worth >= kProbeDrafts) return worth;
+  return DraftsWorth(step_.cost(), 1, others, kProbeDrafts);
 }
 
 // Everyone does what needs no step, then all steps are run together. False: nothing happened.
@@ -143,7 +157,14 @@ bool EngineLoop::Turn() {
   // Whoever was first goes to the end: imports take turns.
   if (running_.size() > 1) std::rotate(running_.begin(), running_.begin() + 1, running_.end());
   const std::vector<Status> statuses = step_.Run(lanes);
-  for (std::size_t i = 0; i < stepping.size(); ++i) stepping[i]->status = statuses[i];
+  for (auto& running : running_) running->stepped = false;
+  for (std::size_t i = 0; i < stepping.size(); ++i) {
+    stepping[i]->status = statuses[i];
+    stepping[i]->stepped = true;
+    const Lane::Judged judged = lanes[i]->TakeJudged();
+    if (judged.drafts > 0) acceptance_[lanes[i]->codec()].Add(judged.drafts, judged.accepted);
+  }
+  if (!lanes.empty()) last_step_lanes_ = int(lanes.size());
   const std::lock_guard lock(mutex_);
   stats_.running = int(running_.size());
   stats_.steps += lanes.empty() ? 0 : 1;
@@ -172,7 +193,7 @@ void EngineLoop::WaitForWork(bool busy) {
   if (busy) return;
   std::unique_lock lock(mutex_);
   const auto something = [this] {
-    return stopping_ || woken_ || (!waiting_.empty() && running_.size() < max_running_);
+    return stopping_ || woken_ || (!waiting_.empty() && int(running_.size()) < options_.max_running);
   };
   if (running_.empty()) {
     changed_.wait(lock, something);

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,8 +34,12 @@ class EngineLoop {
     virtual bool cancelled() const = 0;  // never false again
   };
 
-  // At most `max_running` requests at a time, at least 1, and `max_waiting` behind them.
-  EngineLoop(Engine* engine, int max_running, int max_waiting);
+  struct Options {
+    int max_running = 1;       // requests at a time, at least 1
+    int max_waiting = 64;      // behind them
+    bool adapt_drafts = true;  // draft as far as it pays (speculate/draft_cost.h)
+  };
+  EngineLoop(Engine* engine, const Options& options);
   ~EngineLoop() { Stop(); }
   // Ends what is under way, and what is added later, with an error. Wake may be called until the destructor.
   void Stop();
@@ -51,6 +56,8 @@ class EngineLoop {
     SequenceId sequence = 0;
     std::unique_ptr<Lane> lane;
     Status status;
+    bool stepped = false;  // took part in the last step
+    bool probes = false;   // drafts a little even where it did not pay lately
   };
 
   void Loop();
@@ -59,14 +66,19 @@ class EngineLoop {
   std::shared_ptr<Run> NextWaiting();
   bool Turn();
   void Advance(Running* running, bool* may_import);
+  int MostDrafts(const Running& running) const;
   void EndFinished();
   void EndOne(Running* running);
   void WaitForWork(bool busy);
 
   Engine* const engine_;
-  const std::size_t max_running_, max_waiting_;
+  const Options options_;
   SharedStep step_;
-  std::vector<std::unique_ptr<Running>> running_;  // engine thread
+  // Engine thread.
+  std::vector<std::unique_ptr<Running>> running_;
+  std::map<std::string, Acceptance> acceptance_;  // by codec
+  int last_step_lanes_ = 0;
+  std::uint64_t admitted_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

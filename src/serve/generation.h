@@ -54,6 +54,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Frees the staging block once the last stream is refined.
   void FreeStaging() { staging_.reset(); }
 
+  const CodecInfo& codec() const { return codec_->info(); }
   int last_stream() const { return codec_->info().stream_count - 1; }
   // Most bytes of page streams held at a time.
   std::uint64_t peak_held_bytes() const;

@@ -20,14 +20,15 @@ Lane::Lane(Engine* engine, SequenceId sequence, Generation* generation, const Ge
       chooser_(request.sampling),
       stop_(request.stop) {}
 
-Status Lane::Advance(bool* may_import) {
+Status Lane::Advance(bool* may_import, int most_drafts) {
   for (;;) {
     if (!stop_sent_ && (stop_.stopped() || (cancel_ != nullptr && *cancel_))) {
       LYNX_RETURN_IF_ERROR(generation_->On(StopRequested{}));
       stop_sent_ = true;
     }
     if (std::holds_alternative<Wait>(action_)) {
-      generation_->UpdateWindow(MonotonicNow(), draft_step_, request_.max_drafts);
+      if (!cache_complete()) result_.most_drafts = std::min(request_.max_drafts, most_drafts);
+      generation_->UpdateWindow(MonotonicNow(), draft_step_, result_.most_drafts);
       LYNX_ASSIGN_OR_RETURN(action_, generation_->Next());
     }
     if (std::holds_alternative<Refine>(action_) && !std::exchange(*may_import, false)) return Ok();
@@ -96,6 +97,10 @@ Status Lane::OnRows(const Check& action, std::span<const float> rows) {
   Checked checked = chooser_.Judge(action, rows, stream_);
   checked.end_of_text = checked.has_replacement && engine_->IsEndOfText(checked.replacement);
   AddSpan(action.commit ? Phase::kVerify : Phase::kRecheck, stream_, step_begin_, step_end_, int(action.feed.size()));
+  if (action.commit) {
+    judged_.drafts += int(action.drafts.size());
+    judged_.accepted += checked.accepted;
+  }
   if (action.commit) result_.verify_s += double(step_end_ - step_begin_) / double(kSecondNs);
   return generation_->On(checked);
 }

@@ -24,8 +24,8 @@ class Lane {
 
   // Does what needs no step of the engine, until there is a step to run, nothing to do or the end. Imports take long:
   // one is done only while *may_import, which becomes false by it. An error ends the request: of the transfer or the
-  // engine.
-  Status Advance(bool* may_import);
+  // engine. `most_drafts` is what the request's own max_drafts is lowered to.
+  Status Advance(bool* may_import, int most_drafts);
   bool finished() const { return std::holds_alternative<Finish>(action_); }
   // What to run next; none: wait.
   std::optional<StepInput> step() const;
@@ -34,6 +34,12 @@ class Lane {
 
   // The cache of the prompt is Q_full.
   bool cache_complete() const { return stream_ == generation_->last_stream(); }
+  // Drafts that stood at verifications since the last call, and how many of them were accepted.
+  struct Judged {
+    int drafts = 0, accepted = 0;
+  };
+  Judged TakeJudged() { return std::exchange(judged_, {}); }
+  const std::string& codec() const { return generation_->codec().spec; }
   // Once finished.
   GenerateResult Report();
 
@@ -80,6 +86,7 @@ class Lane {
   std::size_t shown_text_ = 0;            // bytes
   std::size_t shown_tokens_ = 0;
   int shown_committed_ = -1;
+  Judged judged_;
   GenerateResult result_;
 };
 

@@ -108,7 +108,7 @@ void RunSeed(std::uint64_t seed, Engine* engine, CodecThreads* codec_threads, To
       if (one->lane()->finished()) continue;
       ++left;
       if (random.Below(4) == 0) continue;
-      const Status status = one->lane()->Advance(&may_import);
+      const Status status = one->lane()->Advance(&may_import, int(random.Below(30)));
       ASSERT_TRUE(status.ok()) << status.ToString();
       if (one->lane()->step()) stepping.push_back(one->lane());
     }

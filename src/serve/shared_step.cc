@@ -33,6 +33,9 @@ Status SharedStep::StepAll(std::span<Lane* const> lanes) {
   begin_ = MonotonicNow();
   const Status status = engine_->Step(inputs_, &logits_);
   end_ = MonotonicNow();
+  std::size_t tokens = 0;
+  for (const StepInput& input : inputs_) tokens += input.tokens.size();
+  if (status.ok()) cost_.Add(int(tokens), double(end_ - begin_) / double(kSecondNs));
   return status;
 }
 

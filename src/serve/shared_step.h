@@ -6,6 +6,7 @@
 
 #include "lynx/engine.h"
 #include "serve/lane.h"
+#include "speculate/draft_cost.h"
 
 namespace lynx {
 
@@ -16,6 +17,7 @@ class SharedStep {
   // Runs what these lanes want, all of them in one Step, and gives each its rows. Where that fails they run one by one,
   // so that only those fail that are to blame: their errors, in the order of the lanes.
   std::vector<Status> Run(std::span<Lane* const> lanes);
+  const StepCost& cost() const { return cost_; }
 
  private:
   Status StepAll(std::span<Lane* const> lanes);
@@ -25,6 +27,7 @@ class SharedStep {
   std::vector<StepInput> inputs_;
   std::vector<float> logits_;
   TimeNs begin_ = 0, end_ = 0;
+  StepCost cost_;
 };
 
 }  // namespace lynx

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <string>
 #include <thread>
 
@@ -59,7 +60,7 @@ Status RunAlone(Engine* engine, Lane* lane) {
   SharedStep step(engine);
   while (!lane->finished()) {
     bool may_import = true;
-    LYNX_RETURN_IF_ERROR(lane->Advance(&may_import));
+    LYNX_RETURN_IF_ERROR(lane->Advance(&may_import, INT_MAX));
     if (lane->step()) LYNX_RETURN_IF_ERROR(step.Run(std::span(&lane, 1)).front());
   }
   return Ok();
