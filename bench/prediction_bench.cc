@@ -1,6 +1,7 @@
 // Two ideas that are not in the `lynx` codec, measured: prediction of levels across layers, and coded residuals.
 // `prediction_bench --help` says how.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "command.h"
@@ -180,6 +182,21 @@ double LeastSeconds(int runs, const std::function<void()>& work) {
   return least;
 }
 
+// Whether the kernel does what a plain loop does, for the first tokens.
+bool KernelIsRight(const Predictor& p, const std::vector<std::int8_t>& levels,
+                   const std::vector<std::int16_t>& quarters) {
+  for (int at = 0; at < 7 * p.outputs; ++at) {
+    const int token = at / p.outputs, output = at % p.outputs;
+    std::int32_t sum = 0;
+    for (int i = 0; i < p.inputs; ++i) {
+      sum += levels[std::size_t(token * p.inputs + i)] * p.weights[std::size_t(2 * (i / 2 * p.width + output) + i % 2)];
+    }
+    const float expected = std::nearbyint(float(sum) * p.scales[std::size_t(output)]);
+    if (float(quarters[std::size_t(token * p.width + output)]) != expected) return false;
+  }
+  return true;
+}
+
 // Predicting 16 pages of this many channels from twice as many.
 KernelFigures MeasureKernel(int channels) {
   constexpr int kTokens = 16 * 256, kRuns = 9;
@@ -192,6 +209,7 @@ KernelFigures MeasureKernel(int channels) {
   for (std::int8_t& level : levels) level = std::int8_t(int(random.Below(17)) - 8);
   std::vector<std::int16_t> quarters(std::size_t(predictor.width) * kTokens);
   const double seconds = LeastSeconds(kRuns, [&] { Predict(predictor, levels.data(), kTokens, quarters.data()); });
+  LYNX_CHECK(KernelIsRight(predictor, levels, quarters));
   figures.gelem_s = double(channels) * kTokens / seconds / 1e9;
   return figures;
 }

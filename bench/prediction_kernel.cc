@@ -27,28 +27,30 @@ void PredictTile(const Predictor& predictor, const std::int32_t* inputs, int out
   const Pairs p;
   const hn::Rebind<std::int8_t, Pairs> bytes;
   const int pairs = predictor.inputs / 2;
-  hn::Vec<Sums> low[kTileTokens], high[kTileTokens], unused = hn::Zero(d);
-  for (int t = 0; t < kTileTokens; ++t) low[t] = high[t] = hn::Zero(d);
+  // Sums in two parts, as some instruction sets have them; the second stays 0 on others.
+  hn::Vec<Sums> low[kTileTokens], high[kTileTokens], more_low[kTileTokens], more_high[kTileTokens];
+  for (int t = 0; t < kTileTokens; ++t) low[t] = high[t] = more_low[t] = more_high[t] = hn::Zero(d);
   const std::int8_t* weights = predictor.weights.data() + 2 * output;
   for (int pair = 0; pair < pairs; ++pair, weights += 2 * predictor.width) {
     const auto first = hn::PromoteTo(p, hn::LoadU(bytes, weights));
     const auto second = hn::PromoteTo(p, hn::LoadU(bytes, weights + 2 * kLanes));
     for (int t = 0; t < kTileTokens; ++t) {
       const auto levels = hn::BitCast(p, hn::Set(d, inputs[t * pairs + pair]));
-      low[t] = hn::ReorderWidenMulAccumulate(d, first, levels, low[t], unused);
-      high[t] = hn::ReorderWidenMulAccumulate(d, second, levels, high[t], unused);
+      low[t] = hn::ReorderWidenMulAccumulate(d, first, levels, low[t], more_low[t]);
+      high[t] = hn::ReorderWidenMulAccumulate(d, second, levels, high[t], more_high[t]);
     }
   }
   const hn::ScalableTag<float> f;
   const hn::Rebind<std::int16_t, Sums> words;
   const auto scale_low = hn::LoadU(f, predictor.scales.data() + output);
   const auto scale_high = hn::LoadU(f, predictor.scales.data() + output + kLanes);
+  const auto rounded = [&](hn::Vec<Sums> sum, hn::Vec<Sums> more, hn::Vec<hn::ScalableTag<float>> scale) {
+    const auto whole = hn::ConvertTo(f, hn::RearrangeToOddPlusEven(sum, more));
+    return hn::DemoteTo(words, hn::NearestInt(hn::Mul(whole, scale)));
+  };
   for (int t = 0; t < kTileTokens; ++t, quarters += predictor.width) {
-    const auto rounded = [&](hn::Vec<Sums> sum, hn::Vec<hn::ScalableTag<float>> scale) {
-      return hn::DemoteTo(words, hn::NearestInt(hn::Mul(hn::ConvertTo(f, sum), scale)));
-    };
-    hn::StoreU(rounded(low[t], scale_low), words, quarters + output);
-    hn::StoreU(rounded(high[t], scale_high), words, quarters + output + kLanes);
+    hn::StoreU(rounded(low[t], more_low[t], scale_low), words, quarters + output);
+    hn::StoreU(rounded(high[t], more_high[t], scale_high), words, quarters + output + kLanes);
   }
 }
 
