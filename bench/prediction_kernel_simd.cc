@@ -3,7 +3,7 @@
 #include "codec/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "prediction_kernel.cc"
+#define HWY_TARGET_INCLUDE "prediction_kernel_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
