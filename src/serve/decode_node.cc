@@ -52,8 +52,8 @@ class DecodeNode::Impl {
     LYNX_ASSIGN_OR_RETURN(net_, NetNode::Start(net, [this](TransferNode& node, TransferEvent event, TimeNs now) {
                             OnEvent(node, std::move(event), now);
                           }));
-    loop_ = std::make_unique<EngineLoop>(
-        engine_, EngineLoop::Options{options_.max_running, options_.max_waiting, options_.adapt_drafts});
+    loop_ = std::make_unique<EngineLoop>(engine_, EngineLoop::Options{options_.max_running, options_.max_waiting,
+                                                                      options_.adapt_drafts, options_.slice_tokens});
     return pool_.Start(net_.get());
   }
 

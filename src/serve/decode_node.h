@@ -23,6 +23,7 @@ struct DecodeOptions {
   int codec_threads = 1;     // that decode pages
   int max_running = 1;       // requests that share the engine; with checks it needs one sequence more
   int max_waiting = 64;      // requests behind them; more are refused
+  int slice_tokens = 256;    // that a request commits while others wait, before it makes room
   bool adapt_drafts = true;  // draft only as far as it pays, by measured cost and acceptance
   int retries = 2;           // with another prefill node, or the same once it is back, until token 1 is committed
   PrefillPoolOptions prefill;
@@ -99,6 +100,7 @@ struct EngineLoopStats {
   std::uint64_t steps = 0;
   std::uint64_t shared_steps = 0;  // that more than one request took part in
   std::uint64_t step_inputs = 0;   // requests in steps, summed up
+  std::uint64_t parked = 0;        // times a request made room for another and went on later
 };
 
 class DecodeNode {

@@ -94,6 +94,25 @@ TEST_F(ManyNodes, TooManyAreRefused) {
   EXPECT_TRUE(node->Generate(RequestFor(RandomPrompt(20, 2)), nullptr, nullptr).ok());
 }
 
+// Requests take turns on too few sequences: the cache of one that waits is restored byte for byte (the check compares
+// it), whatever it has written so far.
+TEST_F(ManyNodes, TurnsAreTaken) {
+  const PrefillServer server;
+  DecodeOptions options = Options({server.address()}, 2);
+  options.slice_tokens = 5;
+  const auto node = Start(options);
+  ASSERT_TRUE(node->AwaitPrefill().ok());
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 8; ++i) {
+    requests.push_back(
+        RequestFor(RandomPrompt(20 + 50 * i, std::uint64_t(i)), "nested", Coupled(0.7f, std::uint64_t(i))));
+  }
+  const auto results = RunAll(node.get(), requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) ExpectExact(results[i], Expected(requests[i]));
+  EXPECT_GT(node->stats().parked, 4u);
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(engine_->Open().ok()) << "a sequence is still open";
+}
+
 TEST_F(ManyNodes, WhoeverWaitsMayLeave) {
   const PrefillServer server;
   const auto node = Start(Options({server.address()}, 1));

@@ -20,7 +20,8 @@ Status Stopping() { return IoError("the decode node is stopping"); }
 
 EngineLoop::EngineLoop(Engine* engine, const Options& options)
     : engine_(engine),
-      options_{std::max(options.max_running, 1), std::max(options.max_waiting, 1), options.adapt_drafts},
+      options_{std::max(options.max_running, 1), std::max(options.max_waiting, 1), options.adapt_drafts,
+               std::max(options.slice_tokens, 1)},
       step_(engine),
       thread_([this] { Loop(); }) {}
 
@@ -40,7 +41,8 @@ Status EngineLoop::Add(std::shared_ptr<Run> run) {
     if (int(waiting_.size()) >= options_.max_waiting) {
       return LimitExceeded("the decode node is busy: " + std::to_string(waiting_.size()) + " requests wait already");
     }
-    waiting_.push_back(std::move(run));
+    waiting_.push_back(std::make_unique<Running>());
+    waiting_.back()->run = std::move(run);
     stats_.waiting = int(waiting_.size());
   }
   changed_.notify_all();
@@ -70,22 +72,23 @@ void EngineLoop::Loop() {
     Admit();
     const bool busy = Turn();
     EndFinished();
+    ParkOne();
     WaitForWork(busy);
   }
   for (auto& running : running_) {
     running->status = Stopping();
     EndOne(running.get());
   }
-  while (const std::shared_ptr<Run> run = NextWaiting()) run->End(0, nullptr, Stopping());
+  while (const std::unique_ptr<Running> waiting = NextWaiting()) waiting->run->End(0, nullptr, Stopping());
 }
 
-std::shared_ptr<EngineLoop::Run> EngineLoop::NextWaiting() {
+std::unique_ptr<EngineLoop::Running> EngineLoop::NextWaiting() {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty()) return nullptr;
-  std::shared_ptr<Run> run = std::move(waiting_.front());
+  std::unique_ptr<Running> next = std::move(waiting_.front());
   waiting_.pop_front();
   stats_.waiting = int(waiting_.size());
-  return run;
+  return next;
 }
 
 // Whoever has left while waiting need not begin.
@@ -93,9 +96,10 @@ void EngineLoop::DropCancelled() {
   std::vector<std::shared_ptr<Run>> gone;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(waiting_, [&gone](const std::shared_ptr<Run>& run) {
-      if (run->cancelled()) gone.push_back(run);
-      return run->cancelled();
+    std::erase_if(waiting_, [&gone](const std::unique_ptr<Running>& waiting) {
+      if (waiting->lane || !waiting->run->cancelled()) return false;  // who has begun ends with what it has
+      gone.push_back(waiting->run);
+      return true;
     });
     stats_.waiting = int(waiting_.size());
   }
@@ -105,18 +109,53 @@ void EngineLoop::DropCancelled() {
 void EngineLoop::Admit() {
   DropCancelled();
   while (int(running_.size()) < options_.max_running) {
-    const std::shared_ptr<Run> run = NextWaiting();
-    if (!run) return;
+    std::unique_ptr<Running> next = NextWaiting();
+    if (!next) return;
     const Result<SequenceId> sequence = engine_->Open();
     if (!sequence.ok()) {
-      run->End(0, nullptr, sequence.status());
+      next->run->End(0, nullptr, sequence.status());
       continue;
     }
-    running_.push_back(std::make_unique<Running>());
-    running_.back()->run = run;
-    running_.back()->sequence = *sequence;
-    running_.back()->probes = admitted_++ % kProbeEvery == 0;
+    next->sequence = *sequence;
+    if (next->lane) {
+      next->status = Resume(next.get());
+    } else {
+      next->probes = admitted_++ % kProbeEvery == 0;
+    }
+    running_.push_back(std::move(next));
   }
+}
+
+Status EngineLoop::Resume(Running* running) {
+  running->lane->MoveTo(running->sequence);
+  running->committed_before = running->lane->committed();
+  return engine_->WriteBlock(running->sequence, *std::exchange(running->parked, nullptr));
+}
+
+// When others wait and all sequences are taken, whoever had its share of tokens makes room: its cache goes to host
+// memory, byte for byte, and it joins the queue.
+void EngineLoop::ParkOne() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty() || int(running_.size()) < options_.max_running) return;
+  }
+  const auto found = std::ranges::find_if(running_, [this](const std::unique_ptr<Running>& running) {
+    const Lane* lane = running->lane.get();
+    return lane && running->status.ok() && lane->decodes_plainly() &&
+           lane->committed() - running->committed_before >= options_.slice_tokens;
+  });
+  if (found == running_.end()) return;
+  Running& running = **found;
+  auto block = std::make_unique<CacheBlock>(engine_->info().shape, 0, engine_->Length(running.sequence));
+  running.status = engine_->ReadBlock(running.sequence, block.get());
+  if (!running.status.ok()) return;
+  engine_->Close(running.sequence);
+  running.parked = std::move(block);
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(*found));
+  running_.erase(found);
+  ++stats_.parked;
+  stats_.waiting = int(waiting_.size());
 }
 
 void EngineLoop::Advance(Running* running, bool* may_import) {

@@ -38,6 +38,7 @@ class EngineLoop {
     int max_running = 1;       // requests at a time, at least 1
     int max_waiting = 64;      // behind them
     bool adapt_drafts = true;  // draft as far as it pays (speculate/draft_cost.h)
+    int slice_tokens = 256;    // committed while others wait, before these get their turn
   };
   EngineLoop(Engine* engine, const Options& options);
   ~EngineLoop() { Stop(); }
@@ -51,10 +52,13 @@ class EngineLoop {
   EngineLoopStats stats() const;
 
  private:
+  // A request that waits or runs.
   struct Running {
     std::shared_ptr<Run> run;
-    SequenceId sequence = 0;
-    std::unique_ptr<Lane> lane;
+    SequenceId sequence = 0;             // while it runs
+    std::unique_ptr<Lane> lane;          // once it has begun
+    std::unique_ptr<CacheBlock> parked;  // its cache, while it waits for another turn
+    int committed_before = 0;            // when this turn began
     Status status;
     bool stepped = false;  // took part in the last step
     bool probes = false;   // drafts a little even where it did not pay lately
@@ -63,7 +67,9 @@ class EngineLoop {
   void Loop();
   void DropCancelled();
   void Admit();
-  std::shared_ptr<Run> NextWaiting();
+  std::unique_ptr<Running> NextWaiting();
+  Status Resume(Running* running);
+  void ParkOne();
   bool Turn();
   void Advance(Running* running, bool* may_import);
   int MostDrafts(const Running& running) const;
@@ -82,7 +88,7 @@ class EngineLoop {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Run>> waiting_;
+  std::deque<std::unique_ptr<Running>> waiting_;
   EngineLoopStats stats_;
   bool woken_ = false;
   bool stopping_ = false;

@@ -55,6 +55,7 @@ std::optional<StepInput> Lane::step() const {
 Status Lane::OnStep(std::span<const float> rows, TimeNs begin, TimeNs end) {
   step_begin_ = begin;
   step_end_ = end;
+  plain_ = std::holds_alternative<Decode>(action_);
   NoteMemory();
   LYNX_RETURN_IF_ERROR(std::visit([&](const auto& what) { return OnRows(what, rows); }, action_));
   action_ = Wait{};

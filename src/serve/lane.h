@@ -39,6 +39,11 @@ class Lane {
     int drafts = 0, accepted = 0;
   };
   Judged TakeJudged() { return std::exchange(judged_, {}); }
+  // Only its own sequence and what it commits matter to it now: its cache can be read, and go on in another sequence.
+  bool decodes_plainly() const { return plain_ && std::holds_alternative<Wait>(action_); }
+  int committed() const { return int(result_.tokens.size()); }
+  SequenceId sequence() const { return sequence_; }
+  void MoveTo(SequenceId sequence) { sequence_ = sequence; }
   const std::string& codec() const { return generation_->codec().spec; }
   // Once finished.
   GenerateResult Report();
@@ -69,7 +74,7 @@ class Lane {
   void NoteMemory();
 
   Engine* const engine_;
-  const SequenceId sequence_;
+  SequenceId sequence_;
   Generation* const generation_;
   const GenerateRequest& request_;
   const TimeNs request_sent_;
@@ -80,6 +85,7 @@ class Lane {
   TokenChooser chooser_;
   StopMatcher stop_;
   bool stop_sent_ = false;
+  bool plain_ = false;                    // the newest step was plain decoding
   int stream_ = -1;                       // that the cache holds; -1: none yet
   TimeNs step_begin_ = 0, step_end_ = 0;  // of the newest step
   TimeNs draft_step_ = 0;                 // the fastest so far: what a draft costs when nothing else runs
