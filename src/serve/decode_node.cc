@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "lynx/codec.h"
 #include "net/net_node.h"
+#include "serve/codec_choice.h"
 #include "serve/codec_threads.h"
 #include "serve/engine_loop.h"
 #include "serve/exactness.h"
@@ -61,7 +62,7 @@ class DecodeNode::Impl {
                                   const std::atomic<bool>* cancel) {
     SpeculatorConfig speculation;
     LYNX_RETURN_IF_ERROR(Configure(request, &speculation));
-    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(request.codec, engine_->info().shape));
+    LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(CodecFor(request), engine_->info().shape));
     const auto run = std::make_shared<OneRequest>(this, request, speculation, std::move(codec), observer, cancel);
     LYNX_RETURN_IF_ERROR(loop_->Add(run));
     return run->Wait();
@@ -71,6 +72,10 @@ class DecodeNode::Impl {
   PrefillPool& pool() { return pool_; }
 
  private:
+  std::string CodecFor(const GenerateRequest& request) const {
+    return request.codec == "auto" ? ChooseCodec(rate_bps_, options_.codec_threads) : request.codec;
+  }
+
   Status Configure(const GenerateRequest& request, SpeculatorConfig* config) const {
     const EngineInfo& info = engine_->info();
     LYNX_RETURN_IF_ERROR(CheckSampling(request.sampling));
@@ -106,6 +111,12 @@ class DecodeNode::Impl {
 
     Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) override {
       if (cancelled()) return LimitExceeded("stopped before it began");
+      if (!generation_) {
+        generation_ = std::make_shared<Generation>(
+            node_->engine_->info(), codec_, speculation_, request_.check, &node_->codec_threads_,
+            [node = node_] { node->loop_->Wake(); }, token0_);
+      }
+      if (!node_->LinkHasRoom(*generation_)) return std::unique_ptr<Lane>();
       const TimeNs now = MonotonicNow();
       if (waits_since_ == 0) waits_since_ = now;
       Result<PeerId> peer = node_->pool_.Take(peer_);
@@ -116,11 +127,9 @@ class DecodeNode::Impl {
       }
       peer_ = *peer;
       waits_since_ = 0;
-      generation_ = std::make_shared<Generation>(
-          node_->engine_->info(), codec_, speculation_, request_.check, &node_->codec_threads_,
-          [node = node_] { node->loop_->Wake(); }, token0_);
       if (sent_ == 0) sent_ = now;
       LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, Wire(), generation_));
+      node_->begun_[*id_] = generation_;
       return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent_, observer_, cancel_);
     }
 
@@ -134,6 +143,7 @@ class DecodeNode::Impl {
       ++retries_;
       failure_ = status;
       if (committed == 1) token0_ = tokens.front();
+      generation_.reset();
       return true;
     }
 
@@ -163,6 +173,8 @@ class DecodeNode::Impl {
     void Leave() {
       if (!id_) return;
       node_->Release(*id_);
+      if (const double rate = generation_->rate_bps(); rate > 0) node_->rate_bps_ = rate;
+      node_->begun_.erase(*id_);
       node_->pool_.Give(peer_);
       id_.reset();
     }
@@ -202,6 +214,16 @@ class DecodeNode::Impl {
     return id;
   }
 
+  // Engine thread.
+  bool LinkHasRoom(const Generation& next) const {
+    double left = 0, rate = 0;
+    for (const auto& [id, generation] : begun_) {
+      left += double(generation->AnchorBytesLeft());
+      rate = std::max(rate, generation->rate_bps());
+    }
+    return left == 0 || rate == 0 || (left + double(next.anchor_bytes())) * 8 <= rate * options_.anchors_s;
+  }
+
   // The request is over here; if the transfer is not, the prefill node is told.
   void Release(RequestId id) {
     net_->Call([&](TransferNode& node, TimeNs now) {
@@ -228,6 +250,8 @@ class DecodeNode::Impl {
   Engine* const engine_;
   const DecodeOptions options_;
   std::map<RequestId, std::shared_ptr<Generation>> generations_;  // network thread
+  std::map<RequestId, std::shared_ptr<Generation>> begun_;        // the same, engine thread
+  std::atomic<double> rate_bps_ = 0;  // of the link, as the newest request saw it; 0: not known
   std::unique_ptr<EngineLoop> loop_;
   CodecThreads codec_threads_;
   PrefillPool pool_;

@@ -20,9 +20,11 @@ namespace lynx {
 struct DecodeOptions {
   std::string name = "decode";
   TcpOptions tcp;
-  int codec_threads = 1;     // that decode pages
-  int max_running = 1;       // requests that share the engine; with checks it needs one sequence more
-  int max_waiting = 64;      // requests behind them; more are refused
+  int codec_threads = 1;  // that decode pages
+  int max_running = 1;    // requests that share the engine; with checks it needs one sequence more
+  int max_waiting = 64;   // requests behind them; more are refused
+  // Anchors under way may take this long at the measured rate; further requests begin later, one always does.
+  double anchors_s = 2;
   int slice_tokens = 256;    // that a request commits while others wait, before it makes room
   bool adapt_drafts = true;  // draft only as far as it pays, by measured cost and acceptance
   int retries = 2;           // with another prefill node, or the same once it is back, until token 1 is committed
@@ -31,7 +33,7 @@ struct DecodeOptions {
 
 struct GenerateRequest {
   std::vector<Token> prompt;
-  std::string codec = "lynx";
+  std::string codec = "lynx";  // "auto": by the rate of the link
   SamplingOptions sampling;
   int max_new_tokens = 128;
   int max_drafts = 64;

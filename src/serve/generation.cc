@@ -23,6 +23,7 @@ Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> co
   record_.stream_bytes.resize(codec_->info().stream_count);
   record_.stream_wire_bytes.resize(codec_->info().stream_count);
   for (const PageAddress& page : Pages()) {
+    expected_anchor_bytes_ += codec_->ExpectedBytes(ShapeOf(shape_, page), 0);
     for (int stream = 0; stream <= last_stream(); ++stream) {
       expected_bytes_ += codec_->ExpectedBytes(ShapeOf(shape_, page), stream);
     }
@@ -167,6 +168,18 @@ void Generation::UpdateWindow(TimeNs now, TimeNs step, int max_drafts) {
 TransferProgress Generation::Progress() const {
   const std::lock_guard lock(mutex_);
   return Estimate();
+}
+
+std::uint64_t Generation::AnchorBytesLeft() const {
+  const std::lock_guard lock(mutex_);
+  const TransferProgress progress = session_.Progress();
+  if (progress.stream > 0 || !failure_.ok()) return 0;
+  return expected_anchor_bytes_ - std::min(progress.bytes_received, expected_anchor_bytes_);
+}
+
+double Generation::rate_bps() const {
+  const std::lock_guard lock(mutex_);
+  return rate_bps_.value_or(0);
 }
 
 // The offer's bounds cover pages that can only travel exactly; what usually comes is far less.

@@ -48,6 +48,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void UpdateWindow(TimeNs now, TimeNs step, int max_drafts);
 
   TransferProgress Progress() const;
+  // Of stream 0, estimated: in all, and what has not arrived.
+  std::uint64_t anchor_bytes() const { return expected_anchor_bytes_; }
+  std::uint64_t AnchorBytesLeft() const;
+  // Of the connection, as last seen; 0: not known.
+  double rate_bps() const;
 
   // The staging block: whole and at rest between a Refine action and its Refined event.
   const CacheBlock& staging() const { return *staging_; }
@@ -81,6 +86,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::function<void()> wake_;
   const std::optional<Token> token0_;
   std::uint64_t expected_bytes_ = 0;  // of all streams
+  std::uint64_t expected_anchor_bytes_ = 0;
 
   mutable std::mutex mutex_;
   DecodeSession session_;
