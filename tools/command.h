@@ -104,6 +104,7 @@ void AddGenerateCommand(CLI::App* app, int* exit_code);
 void AddDemoCommand(CLI::App* app, int* exit_code);
 void AddLinkCommand(CLI::App* app, int* exit_code);
 void AddEvalCommand(CLI::App* app, int* exit_code);
+void AddLoadCommand(CLI::App* app, int* exit_code);
 void AddCalibrateCommand(CLI::App* app, int* exit_code);
 
 }  // namespace lynx

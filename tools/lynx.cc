@@ -60,6 +60,7 @@ int Run(int argc, char** argv) {
   lynx::AddGenerateCommand(&app, &exit_code);
   lynx::AddLinkCommand(&app, &exit_code);
   lynx::AddEvalCommand(&app, &exit_code);
+  lynx::AddLoadCommand(&app, &exit_code);
   lynx::AddCalibrateCommand(&app, &exit_code);
   try {
     app.parse(argc, argv);
