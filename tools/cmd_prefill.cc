@@ -14,6 +14,7 @@ struct PrefillFlags {
   std::string listen = "127.0.0.1:7000";
   NodeFlags node;
   int kept = 4;
+  double drain_s = 10;
   std::string profile;
 };
 
@@ -28,6 +29,7 @@ int RunPrefill(const PrefillFlags& flags) {
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
   options.kept_caches = flags.kept;
+  options.drain = TimeNs(flags.drain_s * double(kSecondNs));
   options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
   auto node = PrefillNode::Start(engine->get(), options);
@@ -54,6 +56,12 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       ->type_name("N")
       ->check(Between(0, 64));
   flags->node.AddTo(command);
+  command
+      ->add_option("--drain", flags->drain_s,
+                   "how long requests under way may go on after SIGTERM or Ctrl-C; a second signal ends at once")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(Between(0, 86400));
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
       ->type_name("FILE");
   command->footer(

@@ -160,6 +160,25 @@ TEST_F(ManyNodes, AnotherPrefillNodeTakesOver) {
   EXPECT_GT(retried, 0);
 }
 
+TEST_F(ManyNodes, APrefillNodeEndsWhatItHasBegun) {
+  const auto prefill_engine = MakeToy(LongToy());
+  PrefillOptions prefill;
+  prefill.listen = "127.0.0.1:0";
+  prefill.kept_caches = 0;
+  auto server = PrefillNode::Start(prefill_engine.get(), prefill).value();
+  std::atomic<bool> stop = false;
+  std::thread serving([&] { server->Run(stop); });
+  DecodeOptions options = Options({server->listen_address()});
+  options.retries = 0;
+  const auto node = Start(options);
+  ASSERT_TRUE(node->AwaitPrefill().ok());
+  const GenerateRequest request = RequestFor(RandomPrompt(900, 1));
+  CountingObserver observer([&](int call) { stop = stop || call == 0; });  // in the middle of it
+  ExpectExact(node->Generate(request, &observer, nullptr), Expected(request));
+  serving.join();
+  EXPECT_FALSE(node->Generate(request, nullptr, nullptr).ok());
+}
+
 TEST_F(ManyNodes, NobodyThere) {
   const auto node = Start(Options({"127.0.0.1:1"}));
   EXPECT_EQ(node->AwaitPrefill().code(), ErrorCode::kIo);

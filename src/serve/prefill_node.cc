@@ -80,10 +80,11 @@ class PrefillNode::Impl {
   const std::string& listen_address() const { return net_->listen_address(); }
 
   void Run(const std::atomic<bool>& stop) {
-    while (!stop) {
+    while (!MustEnd(stop)) {
       SharedJob job;
       {
         std::unique_lock lock(mutex_);
+        if (stop_at_ != 0 && jobs_.empty()) return;
         arrived_.wait_for(lock, kStopInterval, [this] { return !queue_.empty(); });
         if (queue_.empty()) continue;
         job = queue_.front();
@@ -97,6 +98,17 @@ class PrefillNode::Impl {
   }
 
  private:
+  // Time to end, whatever is under way.
+  bool MustEnd(const std::atomic<bool>& stop) {
+    if (!stop) return false;
+    if (stop_at_ == 0) {
+      stop_at_ = MonotonicNow() + options_.drain;
+      const std::lock_guard lock(mutex_);
+      if (!jobs_.empty()) Log("stopping when " + std::to_string(jobs_.size()) + " requests are over");
+    }
+    return MonotonicNow() >= stop_at_;
+  }
+
   const Profile* profile() const { return options_.profile ? &*options_.profile : nullptr; }
 
   void Log(const std::string& line) {
@@ -104,11 +116,12 @@ class PrefillNode::Impl {
   }
 
   // On the network thread.
-  void OnEvent(TransferNode& node, TransferEvent event, TimeNs) {
+  void OnEvent(TransferNode& node, TransferEvent event, TimeNs now) {
     if (auto* request = std::get_if<RequestArrived>(&event)) {
       auto job = std::make_shared<Job>();
       job->id = request->request;
       job->body = std::move(request->body);
+      if (stop_at_ != 0) return node.Abort(job->id, IoError("the prefill node is stopping"), now);
       const std::lock_guard lock(mutex_);
       jobs_[job->id] = job;
       queue_.push_back(job);
@@ -193,7 +206,7 @@ class PrefillNode::Impl {
       if (work->job->body.overlap) LYNX_RETURN_IF_ERROR(EncodeTo(work, at / page_tokens * page_tokens));
       if (at == count) return Ok();
       if (work->job->ended) return IoError("the decode node left");
-      if (stop) return IoError("the prefill node is stopping");
+      if (MustEnd(stop)) return IoError("the prefill node is stopping");
       // Batches end at page boundaries so that no finished page waits for the next batch.
       const int boundary = (at + batch) / page_tokens * page_tokens;
       const int end = std::min(count, boundary > at ? boundary : at + batch);
@@ -299,6 +312,7 @@ class PrefillNode::Impl {
   std::condition_variable arrived_;
   std::deque<SharedJob> queue_;
   std::map<RequestId, SharedJob> jobs_;
+  std::atomic<TimeNs> stop_at_ = 0;  // at the latest; 0: not yet to stop
   // Threads end before what they use: the encoders use the network, the network all of the above.
   std::unique_ptr<NetNode> net_;
   CodecThreads encoders_;

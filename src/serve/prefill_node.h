@@ -12,6 +12,7 @@
 #include "lynx/codec.h"
 #include "lynx/engine.h"
 #include "lynx/result.h"
+#include "lynx/wire.h"
 #include "net/socket.h"
 
 namespace lynx {
@@ -21,6 +22,7 @@ struct PrefillOptions {
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
   int codec_threads = 1;           // that encode pages
+  TimeNs drain = 10 * kSecondNs;   // how long what is under way may go on once the node is to stop
   int kept_caches = 4;             // recent prompts whose caches stay; the engine needs one sequence more
   std::optional<Profile> profile;  // of the engine's model, for codecs that know what to do with it
   // Called with one line per event worth a log line, on the serving and the network thread. May be empty.
@@ -34,7 +36,8 @@ class PrefillNode {
   ~PrefillNode();
 
   const std::string& listen_address() const;
-  // Serves until `stop` is true (looked at between prefill batches and every 100 ms).
+  // Serves until `stop` is true (looked at between prefill batches and every 100 ms), then refuses what is new and ends
+  // with the last open request, or after `drain`.
   void Run(const std::atomic<bool>& stop);
 
  private:

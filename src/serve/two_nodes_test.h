@@ -65,6 +65,7 @@ class PrefillServer {
     PrefillOptions options;
     options.listen = listen;
     options.kept_caches = 2;
+    options.drain = 0;
     options.codec_threads = 3;
     options.profile = std::move(profile);
     auto node = PrefillNode::Start(engine_.get(), options);
