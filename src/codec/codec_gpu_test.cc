@@ -57,7 +57,7 @@ TEST_P(CodecGpu, DecodesAsTheCodecDoes) {
       const std::vector<DevicePage> pages = {gpu->Open(prefix, pointers, address, scratch).value()};
       const CudaBuffer device_pages = CudaBuffer::Of(BytesOf(pages)).value();
       const PageShape greatest{address.kind, each.heads, each.head_dim, each.tokens};
-      const CudaBuffer work = CudaBuffer::Make(gpu->WorkBytes(greatest) + 16).value();
+      const CudaBuffer work = CudaBuffer::Make(gpu->DecodeWorkBytes(greatest) + 16).value();
       std::vector<std::uint32_t> ok = {1};
       const CudaBuffer device_ok = CudaBuffer::Of(BytesOf(ok)).value();
       ASSERT_TRUE(gpu->Decode({reinterpret_cast<const DevicePage*>(device_pages.data()), 1, each.layer, greatest},
