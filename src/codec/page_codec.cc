@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "hwy/cache_control.h"
+
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "codec/page_io.h"
@@ -273,6 +275,7 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     DecodeChunk(present, dims, chunk, rows, pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
   }
+  hwy::FlushStream();  // DecodeRows may have written past the caches
   return Ok();
 }
 
