@@ -366,7 +366,7 @@ void NestedReconstructAs(const std::byte* anchor, const std::byte* residual, int
     alignas(64) float first[kBlock];
     for (int c = 0; c < count; ++c) first[c] = NestedFirst(low[begin + c], half, cell[begin + c]);
     for (int token = 0; token < tokens; ++token) {
-      const std::uint8_t* from[4] = {};
+      const std::uint8_t* from[4];
       for (int i = 0; i < pieces.count; ++i) {
         from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.list[i].Seek(token, channels) + begin);
       }
