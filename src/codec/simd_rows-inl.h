@@ -146,9 +146,9 @@ HWY_INLINE hn::Vec<Bytes> MoveBits(hn::Vec<Bytes> bytes, int width, int from, in
 #else
   const hn::Repartition<std::uint16_t, Bytes> words;  // there are no shifts of bytes; the mask takes what crosses over
 #endif
-  const auto low = hn::BitCast(Bytes(), hn::ShiftRightSame(hn::BitCast(words, bytes), from));
-  const auto code = hn::And(low, hn::Set(Bytes(), std::uint8_t((1 << width) - 1)));
-  return hn::BitCast(Bytes(), hn::ShiftLeftSame(hn::BitCast(words, code), to));
+  const auto all = hn::BitCast(words, bytes);
+  const auto moved = to >= from ? hn::ShiftLeftSame(all, to - from) : hn::ShiftRightSame(all, from - to);
+  return hn::And(hn::BitCast(Bytes(), moved), hn::Set(Bytes(), std::uint8_t(((1 << width) - 1) << to)));
 }
 HWY_INLINE std::uint8_t MoveBits(std::uint8_t byte, int width, int from, int to) {
   return std::uint8_t((byte >> from & ((1 << width) - 1)) << to);
