@@ -250,9 +250,9 @@ HWY_INLINE hn::Vec<Integers> Nearest(hn::Vec<Floats> values) {
   return hn::Sub(hn::BitCast(Integers(), hn::Add(values, magic)), hn::BitCast(Integers(), magic));
 }
 
-// What the rows of a block of channels share when they are quantized: n = (value - first) * scale. BF16 rows are handled
-// as words of two channels, which takes no shuffles, where there are twice as many channels as lanes: of such a group
-// the even channels' numbers come first.
+// What the rows of a block of channels share when they are quantized: n = (value - first) * scale. BF16 rows are
+// handled as words of two channels, which takes no shuffles, where there are twice as many channels as lanes: of such a
+// group the even channels' numbers come first.
 template <typename T>
 class QuantizeScales {
  public:
@@ -327,7 +327,8 @@ HWY_INLINE void ReconstructRow(const std::uint8_t* n, const float* first, const 
     const auto above = hn::Mul(hn::ConvertTo(floats, codes), hn::LoadU(floats, cell + c));
     return hn::Add(hn::LoadU(floats, first + c), above);
   };
-  for (int c = StreamValues(count, centre, row); c < count; ++c) StoreValue(NestedCentre(n[c], first[c], cell[c]), row + c);
+  for (int c = StreamValues(count, centre, row); c < count; ++c)
+    StoreValue(NestedCentre(n[c], first[c], cell[c]), row + c);
 }
 
 template <typename T>

@@ -29,7 +29,7 @@ using Codes = hn::Rebind<std::uint8_t, Floats>;
 using Bytes = hn::ScalableTag<std::uint8_t>;
 using Keys = hn::ScalableTag<std::int16_t>;
 
-constexpr int kBlock = 1024;  // channels
+constexpr int kBlock = 1024;      // channels
 constexpr int kReadAhead = 1024;  // elements behind those at hand that are fetched meanwhile (measured: a fifth faster)
 
 inline std::uint8_t* AsBytes(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
