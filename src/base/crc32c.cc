@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -124,6 +125,12 @@ LYNX_WIDE_CRC std::uint32_t Crc32cWide(const std::byte* data, std::size_t size, 
   _mm512_store_si512(last, part[3]);
   return Crc32cSse42(data, size, Crc32cSse42(last, sizeof last, 0));
 }
+
+// With the complements before and behind.
+template <std::uint32_t (*kRest)(const std::byte*, std::size_t, std::uint32_t)>
+std::uint32_t Whole(std::span<const std::byte> bytes, std::uint32_t previous) {
+  return ~kRest(bytes.data(), bytes.size(), ~previous);
+}
 #endif
 
 }  // namespace
@@ -134,14 +141,24 @@ std::uint32_t Crc32cReference(std::span<const std::byte> bytes, std::uint32_t pr
   return ~crc;
 }
 
-std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t previous) {
+std::span<const Crc32cFunction> AllCrc32c() {
+  static const std::vector<Crc32cFunction> all = [] {
+    std::vector<Crc32cFunction> ways;
 #if defined(__x86_64__)
-  static const bool has_sse42 = __builtin_cpu_supports("sse4.2");
-  static const bool has_wide = has_sse42 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
-  if (has_wide) return ~Crc32cWide(bytes.data(), bytes.size(), ~previous);
-  if (has_sse42) return ~Crc32cSse42(bytes.data(), bytes.size(), ~previous);
+    if (__builtin_cpu_supports("sse4.2")) {
+      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq")) ways.push_back(Whole<Crc32cWide>);
+      ways.push_back(Whole<Crc32cSse42>);
+    }
 #endif
-  return Crc32cReference(bytes, previous);
+    ways.push_back(Crc32cReference);
+    return ways;
+  }();
+  return all;
+}
+
+std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t previous) {
+  static const Crc32cFunction fastest = AllCrc32c().front();
+  return fastest(bytes, previous);
 }
 
 }  // namespace lynx

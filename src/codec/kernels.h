@@ -54,7 +54,8 @@ struct CodecKernels {
   // Writes the code rows (page_parts.h) of anchor and residual, anchor_bits and 8 - anchor_bits wide.
   void (*nested_quantize)(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                           const float* inverse_cell, std::byte* anchor, std::byte* residual);
-  // residual is null when only the anchor is at hand.
+  // residual is null when only the anchor is at hand. BF16 rows may go past the caches: hwy::FlushStream() before other
+  // threads read them.
   void (*nested_reconstruct)(const std::byte* anchor, const std::byte* residual, int tokens, int channels,
                              int anchor_bits, const float* low, const float* cell, Rows rows);
 
