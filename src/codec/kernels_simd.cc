@@ -500,9 +500,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <vector>
 
+#include "hwy/cache_control.h"
+
 namespace lynx {
 
 HWY_EXPORT(Table);
+
+void PublishRows() { hwy::FlushStream(); }
 
 const CodecKernels& SimdKernels() { return *HWY_DYNAMIC_DISPATCH(Table)(); }
 

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "hwy/cache_control.h"
-
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "codec/page_io.h"
@@ -275,7 +273,7 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     DecodeChunk(present, dims, chunk, rows, pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
   }
-  hwy::FlushStream();  // DecodeRows may have written past the caches
+  PublishRows();
   return Ok();
 }
 

@@ -70,8 +70,8 @@ HWY_INLINE hn::Vec<Shorts> Bf16Of(hn::Vec<Floats> low, hn::Vec<Floats> high) {
 
 // Stores values(c), a vector of the channels from c on, for the first channels of a row of `count`; returns for how
 // many. Where rows are aligned they go past the caches, as pages are decoded by the dozen before one is read (measured:
-// a tenth to a third faster, as no line is fetched before it is overwritten); hwy::FlushStream() makes them visible to
-// other threads.
+// a tenth to a third faster, as no line is fetched before it is overwritten); PublishRows makes them visible to other
+// threads.
 template <typename T, typename Values>
 HWY_INLINE int StreamValues(int count, Values values, T* row) {
   int c = 0;
