@@ -98,9 +98,9 @@ void Bench(const std::string& spec, double copy_milliseconds) {
     if (!gpu->codec().Encode(view, buffers, sizes, scratch).ok()) return;
     std::vector<std::span<const std::byte>> whole;
     std::vector<const std::byte*> device;
-    DeviceTarget target;
-    target.dims = {kPageTokens, heads * kHeadDim, address, ElementType::kBf16, -1};
+    DeviceTarget target = gpu->Target(address, -1).value();
     target.exact = memory.Put(std::vector<std::uint32_t>{0});
+    target.anchor_bytes = memory.Put(std::vector<std::uint32_t>{0});
     for (std::size_t k = 0; k < 2; ++k) {
       streams[k].resize(sizes[k]);
       whole.emplace_back(streams[k]);
@@ -110,16 +110,16 @@ void Bench(const std::string& spec, double copy_milliseconds) {
     pages.push_back(gpu->Open(whole, device, address, scratch).value());
     targets.push_back(target);
   }
-  const CudaWork work = {memory.Take(pages.size() * gpu->WorkBytes(greatest) + 16),
+  const CudaWork work = {memory.Take(pages.size() * gpu->DecodeWorkBytes(greatest) + 16),
                          memory.Put(std::vector<std::uint32_t>(pages.size()))};
   const CudaPages<DevicePage> decoded = {memory.Put(pages), int(pages.size()), 0, greatest};
   const CudaPages<DeviceTarget> encoded = {memory.Put(targets), int(targets.size()), 0, greatest};
   bool ok = true;
   Print(spec + " decode", Measure([&] { ok = gpu->Decode(decoded, cache, work, nullptr).ok() && ok; }),
         copy_milliseconds);
-  if (gpu->Encode(encoded, cache, nullptr).ok()) {
-    Print(spec + " encode", Measure([&] { ok = gpu->Encode(encoded, cache, nullptr).ok() && ok; }), copy_milliseconds);
-  }
+  std::byte* encode_work = memory.Take(targets.size() * gpu->EncodeWorkBytes(greatest) + 16);
+  Print(spec + " encode", Measure([&] { ok = gpu->Encode(encoded, cache, encode_work, nullptr).ok() && ok; }),
+        copy_milliseconds);
   if (!ok || !CudaWait(nullptr).ok()) std::printf("%s failed\n", spec.c_str());
 }
 

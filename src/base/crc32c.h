@@ -13,4 +13,8 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t previous = 
 // The definition, byte by byte. Crc32c equals it everywhere.
 std::uint32_t Crc32cReference(std::span<const std::byte> bytes, std::uint32_t previous = 0);
 
+// The ways that this machine has, Crc32c's first and the definition last. For tests.
+using Crc32cFunction = std::uint32_t (*)(std::span<const std::byte> bytes, std::uint32_t previous);
+std::span<const Crc32cFunction> AllCrc32c();
+
 }  // namespace lynx

@@ -9,7 +9,7 @@ namespace lynx {
 
 // log of a positive, finite, normal number: x = m * 2^e with m in [1/sqrt(2), sqrt(2)), log m = 2 atanh((m - 1)/(m +
 // 1)).
-inline double PortableLog(double x) {
+constexpr double PortableLog(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   int exponent = int(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull);

@@ -1,6 +1,7 @@
 // Bits, least significant first in each byte, and exponential Golomb codes of any order.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,39 +14,57 @@ constexpr std::uint32_t ZigZag(std::int32_t value) { return (std::uint32_t(value
 constexpr std::int32_t UnZigZag(std::uint32_t code) { return std::int32_t(code >> 1) ^ -std::int32_t(code & 1u); }
 
 // Length of the code of `value` < 2^30 in bits.
-inline int GolombBits(std::uint32_t value, int order) { return 2 * std::bit_width((value >> order) + 1u) - 1 + order; }
+constexpr int GolombBits(std::uint32_t value, int order) {
+  return 2 * int(std::bit_width((value >> order) + 1u)) - 1 + order;
+}
+// The order up to `greatest` that makes the codes of value_of(0) … value_of(count - 1) shortest, the lowest among
+// equals. Orders above the length of the greatest value only make them longer.
+template <typename ValueOf>
+constexpr int BestGolombOrder(int count, int greatest, ValueOf value_of) {
+  std::uint32_t all = 0;
+  for (int i = 0; i < count; ++i) all |= value_of(i);
+  const int last = std::min(int(std::bit_width(all)), greatest);
+  int best = 0;
+  std::int64_t least = INT64_MAX;
+  for (int order = 0; order <= last; ++order) {
+    std::int64_t bits = 0;
+    for (int i = 0; i < count; ++i) bits += GolombBits(value_of(i), order);
+    if (bits < least) least = bits, best = order;
+  }
+  return best;
+}
 
 // Writes into memory of the caller; when it is full, further bits are lost and ok() is false.
 class BitWriter {
  public:
-  explicit BitWriter(std::span<std::byte> out) : out_(out) {}
-  bool ok() const { return ok_; }
+  constexpr explicit BitWriter(std::span<std::byte> out) : out_(out) {}
+  constexpr bool ok() const { return ok_; }
   // After Finish: all of them.
-  std::size_t bytes() const { return at_; }
+  constexpr std::size_t bytes() const { return at_; }
 
   // The low `count` <= 32 bits; the others are 0.
-  void Put(std::uint32_t bits, int count) {
+  constexpr void Put(std::uint32_t bits, int count) {
     window_ |= std::uint64_t(bits) << filled_;
     filled_ += count;
     if (filled_ >= 32) Flush(4);
   }
   // v = (value >> order) + 1 as (its length - 1) ones, a zero, and its bits below the first; then `order` low bits.
-  void PutGolomb(std::uint32_t value, int order) {
+  constexpr void PutGolomb(std::uint32_t value, int order) {
     const std::uint32_t v = (value >> order) + 1u;
-    const int extra = std::bit_width(v) - 1;
+    const int extra = int(std::bit_width(v)) - 1;
     Put((1u << extra) - 1u, extra + 1);
     Put(v & ((1u << extra) - 1u), extra);
     Put(value & ((1u << order) - 1u), order);
   }
   // Up to the next whole byte.
-  void Finish() {
+  constexpr void Finish() {
     if (filled_ > 0) Flush(std::size_t(filled_ + 7) / 8);
     filled_ = 0;
     window_ = 0;
   }
 
  private:
-  void Flush(std::size_t count) {
+  constexpr void Flush(std::size_t count) {
     if (count > out_.size() - at_) {
       ok_ = false;
     } else {

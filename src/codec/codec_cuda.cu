@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "codec/lynx_codec.h"
+#include "codec/lynx_encode_warp.h"
 #include "codec/lynx_warp.h"
 #include "codec/nested_codec.h"
 #include "codec/nested_thread.h"
@@ -65,6 +66,10 @@ __global__ void LynxDecode(LynxDecodeJob job, int count) {
   const int page = int(blockIdx.x * kBlockWarps + threadIdx.y);
   if (page < count) LynxDecodeWarp(CudaWarp{int(threadIdx.x)}, job, page);
 }
+__global__ void LynxEncode(LynxEncodeJob job, int count) {
+  const int page = int(blockIdx.x * kBlockWarps + threadIdx.y);
+  if (page < count) LynxEncodeWarp(CudaWarp{int(threadIdx.x)}, job, page);
+}
 
 Status Failed(cudaError_t error) { return EngineError(std::string("CUDA: ") + cudaGetErrorString(error)); }
 Status StatusOf(cudaError_t error) { return error == cudaSuccess ? Ok() : Failed(error); }
@@ -73,14 +78,8 @@ unsigned BlocksFor(const PageShape& shape) {
   return unsigned((shape.heads * shape.head_dim + kBlockThreads - 1) / kBlockThreads);
 }
 
-LynxKernelTables TablesOfLynx() {
-  LynxKernelTables tables;
-  for (int table = 0; table < kLynxTables; ++table) tables.tables[table] = LynxTables::Get()[table];
-  for (int step = kLynxLeastStep; step <= kLynxGreatestStep; ++step) {
-    tables.centre_steps[step - kLynxLeastStep] = EighthOctave(step - 40);
-  }
-  return tables;
-}
+// Of warps, each a row of a block.
+unsigned WarpBlocks(int pages) { return unsigned(pages + kBlockWarps - 1) / kBlockWarps; }
 
 template <typename T>
 std::span<const std::byte> BytesOf(const T& value) {
@@ -130,10 +129,11 @@ Status CudaBuffer::CopyOut(std::span<std::byte> to) const {
   return StatusOf(cudaMemcpy(to.data(), data(), to.size(), cudaMemcpyDeviceToHost));
 }
 
-Result<std::unique_ptr<CudaCodec>> CudaCodec::Make(std::string_view spec, const CacheShape& shape) {
+Result<std::unique_ptr<CudaCodec>> CudaCodec::Make(std::string_view spec, const CacheShape& shape,
+                                                   const Profile* profile) {
   LYNX_RETURN_IF_ERROR(CudaReady());
   std::unique_ptr<CudaCodec> made(new CudaCodec);
-  LYNX_ASSIGN_OR_RETURN(made->owner_, MakeCodec(spec, shape));
+  LYNX_ASSIGN_OR_RETURN(made->owner_, MakeCodec(spec, shape, profile));
   made->shape_ = shape;
   made->codec_ = dynamic_cast<const PageCodec*>(made->owner_.get());
   LYNX_RETURN_IF_ERROR(made->MakeTables());
@@ -154,9 +154,11 @@ Status CudaCodec::MakeTables() {
     LYNX_ASSIGN_OR_RETURN(tables_, CudaBuffer::Of(BytesOf(paper->levels())));
     return Ok();
   }
-  if (dynamic_cast<const LynxCodec*>(codec_) != nullptr) {
+  if (const auto* lynx = dynamic_cast<const LynxCodec*>(codec_)) {
     kind_ = Kind::kLynx;
-    LYNX_ASSIGN_OR_RETURN(tables_, CudaBuffer::Of(BytesOf(TablesOfLynx())));
+    LYNX_ASSIGN_OR_RETURN(tables_, CudaBuffer::Of(BytesOf(LynxKernelTables())));
+    if (lynx->ProfileSteps().empty()) return Ok();
+    LYNX_ASSIGN_OR_RETURN(profile_steps_, CudaBuffer::Of(std::as_bytes(lynx->ProfileSteps())));
     return Ok();
   }
   return Unsupported("no kernels for a GPU for " + owner_->info().name + ", there are nested, paper, paper127, lynx");
@@ -222,7 +224,7 @@ Result<DevicePage> CudaCodec::Open(std::span<const std::span<const std::byte>> s
   return device;
 }
 
-std::size_t CudaCodec::WorkBytes(const PageShape& greatest) const {
+std::size_t CudaCodec::DecodeWorkBytes(const PageShape& greatest) const {
   return kind_ == Kind::kLynx ? LynxWorkBytes(greatest.tokens, greatest.heads * greatest.head_dim) : 0;
 }
 
@@ -250,40 +252,78 @@ Status CudaCodec::Decode(const CudaPages<DevicePage>& pages, const PagedCache& c
                                reinterpret_cast<const LynxKernelTables*>(tables_.data()),
                                stream_bits,
                                work.device,
-                               WorkBytes(pages.greatest),
+                               DecodeWorkBytes(pages.greatest),
                                work.ok};
-    const unsigned blocks = unsigned(pages.count + kBlockWarps - 1) / kBlockWarps;
-    LynxDecode<<<blocks, dim3(kRansLanes, kBlockWarps), 0, on>>>(job, pages.count);
+    LynxDecode<<<WarpBlocks(pages.count), dim3(kRansLanes, kBlockWarps), 0, on>>>(job, pages.count);
   }
   return StatusOf(cudaGetLastError());
 }
 
+Result<DeviceTarget> CudaCodec::Target(const PageAddress& address, int tokens_after) const {
+  LYNX_RETURN_IF_ERROR(CheckAddress(shape_, address));
+  if (address.token_count > kPageTokens) return Invalid("pages of 1 to 256 tokens, please");
+  const int head_dim = shape_.layers[std::size_t(address.layer)].HeadDim(address.kind);
+  DeviceTarget target;
+  target.dims = {address.token_count, address.head_count * head_dim, address, shape_.element_type, tokens_after};
+  if (kind_ == Kind::kLynx && PartsOf(target.dims).coded > 0) {
+    const auto* lynx = static_cast<const LynxCodec*>(codec_);
+    target.rate = lynx->RateOf(target.dims);
+    if (target.rate.steps != nullptr) {
+      const std::ptrdiff_t first = target.rate.steps - lynx->ProfileSteps().data();
+      target.rate.steps = reinterpret_cast<const std::int16_t*>(profile_steps_.data()) + first;
+    }
+  }
+  return target;
+}
+
 std::size_t CudaCodec::EncodedBytes(const PageDims& dims, int stream) const {
   if (kind_ == Kind::kPaper) return PaperPayloadBytes(static_cast<const PaperCodec*>(codec_)->reading(), dims, stream);
-  if (kind_ == Kind::kLynx) return 0;
-  const NestedParameters& parameters = static_cast<const NestedCodec*>(codec_)->parameters();
   Parts parts = PartsOf(dims);
+  if (kind_ == Kind::kLynx) {
+    const auto* lynx = static_cast<const LynxCodec*>(codec_);
+    parts.recent = RecentOf(dims, parts.coded, lynx->parameters().recent);
+    return stream == 0 ? kLynxMostBytes * dims.elements() : RowBytes(parts.plain(), dims.channels, lynx->StreamBits());
+  }
+  const NestedParameters& parameters = static_cast<const NestedCodec*>(codec_)->parameters();
   parts.recent = RecentOf(dims, parts.coded, parameters.recent);
   const NestedPlace end = NestedPlaceOf(dims, parts, parameters.anchor_bits, dims.chunks());
   return stream == 0 ? end.scales : end.plain_residual;
 }
 
-Status CudaCodec::Encode(const CudaPages<DeviceTarget>& pages, const PagedCache& cache, void* stream) const {
+std::size_t CudaCodec::EncodeWorkBytes(const PageShape& greatest) const {
+  return kind_ == Kind::kLynx ? LynxEncodeWorkBytes(greatest.tokens, greatest.heads * greatest.head_dim) : 0;
+}
+
+Status CudaCodec::Encode(const CudaPages<DeviceTarget>& pages, const PagedCache& cache, std::byte* work,
+                         void* stream) const {
   LYNX_RETURN_IF_ERROR(CheckPages(pages));
-  if (kind_ == Kind::kLynx) return Unsupported("lynx has no encoder for a GPU: encode on the CPU");
   if (shape_.element_type != ElementType::kBf16) return Unsupported("encoding on a GPU takes caches in BF16");
   if (pages.count == 0) return Ok();
   const auto on = static_cast<cudaStream_t>(stream);
   const dim3 grid(BlocksFor(pages.greatest), unsigned(pages.count));
+  const RopeView rope = ViewOf(pages.layer, pages.greatest.kind);
   if (kind_ == Kind::kNested) {
     const NestedParameters& parameters = static_cast<const NestedCodec*>(codec_)->parameters();
-    const RopeView rope = ViewOf(pages.layer, pages.greatest.kind);
     NestedEncode<<<grid, kBlockThreads, 0, on>>>(
         {pages.device, cache, rope, parameters.anchor_bits, parameters.recent});
-  } else {
+  } else if (kind_ == Kind::kPaper) {
     const auto* levels = reinterpret_cast<const PaperLevels*>(tables_.data());
     const PaperReading reading = static_cast<const PaperCodec*>(codec_)->reading();
     PaperEncode<<<grid, kBlockThreads, 0, on>>>({pages.device, cache, levels, reading});
+  } else {
+    const auto* lynx = static_cast<const LynxCodec*>(codec_);
+    if (lynx->parameters().exact) return Unsupported("no encoder for a GPU for lynx with exact=1: encode on the CPU");
+    if (work == nullptr) return Invalid("lynx needs work memory on the GPU");
+    const auto* tables = reinterpret_cast<const LynxKernelTables*>(tables_.data());
+    const LynxEncodeJob job = {pages.device,
+                               cache,
+                               rope,
+                               tables,
+                               lynx->StreamBits(),
+                               lynx->parameters().recent,
+                               work,
+                               EncodeWorkBytes(pages.greatest)};
+    LynxEncode<<<WarpBlocks(pages.count), dim3(kRansLanes, kBlockWarps), 0, on>>>(job, pages.count);
   }
   return StatusOf(cudaGetLastError());
 }

@@ -56,15 +56,17 @@ struct CudaPages {
 
 // What decoding needs besides; only `lynx` uses it.
 struct CudaWork {
-  std::byte* device = nullptr;  // count * WorkBytes(greatest)
+  std::byte* device = nullptr;  // count * DecodeWorkBytes(greatest)
   std::uint32_t* ok = nullptr;  // per page 1, or 0 when it is corrupt: then nothing of it was written
 };
 
 // A codec with its tables on the GPU. Immutable and thread-safe.
 class CudaCodec {
  public:
-  // The codecs `nested`, `paper`, `paper127` and `lynx`; kUnsupported for others and without a GPU.
-  static Result<std::unique_ptr<CudaCodec>> Make(std::string_view spec, const CacheShape& shape);
+  // The codecs `nested`, `paper`, `paper127` and `lynx`; kUnsupported for others and without a GPU. The profile as for
+  // MakeCodec.
+  static Result<std::unique_ptr<CudaCodec>> Make(std::string_view spec, const CacheShape& shape,
+                                                 const Profile* profile = nullptr);
 
   const PageCodec& codec() const { return *codec_; }
 
@@ -74,15 +76,21 @@ class CudaCodec {
   Result<DevicePage> Open(std::span<const std::span<const std::byte>> streams,
                           std::span<const std::byte* const> device_streams, const PageAddress& address,
                           std::span<std::byte> scratch) const;
-  // Per page, a multiple of 16.
-  std::size_t WorkBytes(const PageShape& greatest) const;
+  // Per page, a multiple of 16; 0 but for `lynx`.
+  std::size_t DecodeWorkBytes(const PageShape& greatest) const;
   Status Decode(const CudaPages<DevicePage>& pages, const PagedCache& cache, const CudaWork& work, void* stream) const;
 
-  // Payload bytes that Encode gives a stream of this page; nothing of `lynx`.
+  // The page for Encode, whose pointers the caller sets: to codec().MaxBytes of device memory per payload, to an
+  // *exact that is 0, and for `lynx` to *anchor_bytes. tokens_after as in BasicPage.
+  Result<DeviceTarget> Target(const PageAddress& address, int tokens_after) const;
+  // Payload bytes that Encode gives a stream of this page; of stream 0 of `lynx` the most, *anchor_bytes tells.
   std::size_t EncodedBytes(const PageDims& dims, int stream) const;
-  // kUnsupported for `lynx`. Pages with *exact set are the caller's to encode with codec(); the others become streams
-  // by PageCodec::Seal.
-  Status Encode(const CudaPages<DeviceTarget>& pages, const PagedCache& cache, void* stream) const;
+  // Per page, a multiple of 16; 0 but for `lynx`.
+  std::size_t EncodeWorkBytes(const PageShape& greatest) const;
+  // Pages with *exact set are the caller's to encode with codec(); the others become streams by PageCodec::Seal. work:
+  // count * EncodeWorkBytes(greatest) of device memory. kUnsupported for caches of other types than BF16, and for
+  // `lynx` with exact=1, whose exact stream only the host writes.
+  Status Encode(const CudaPages<DeviceTarget>& pages, const PagedCache& cache, std::byte* work, void* stream) const;
 
  private:
   enum class Kind { kNested, kPaper, kLynx };
@@ -99,6 +107,7 @@ class CudaCodec {
   std::unique_ptr<Codec> owner_;
   const PageCodec* codec_ = nullptr;
   CudaBuffer tables_;                             // PaperLevels or LynxKernelTables
+  CudaBuffer profile_steps_;                      // LynxCodec::ProfileSteps
   std::map<const RopeTable*, CudaBuffer> ropes_;  // cosines, then sines
 };
 

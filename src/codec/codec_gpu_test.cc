@@ -23,12 +23,14 @@ struct PagedCopy {
   CudaBuffer bytes, table;
 };
 
-class CodecGpu : public ::testing::TestWithParam<const char*> {
+class OnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const Status ready = CudaReady(); !ready.ok()) GTEST_SKIP() << ready.ToString();
   }
 };
+class LynxGpu : public OnGpu {};
+class CodecGpu : public OnGpu, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(CodecGpu, DecodesAsTheCodecDoes) {
   for (const PagedCase& each : kPagedCases) {
@@ -57,7 +59,7 @@ TEST_P(CodecGpu, DecodesAsTheCodecDoes) {
       const std::vector<DevicePage> pages = {gpu->Open(prefix, pointers, address, scratch).value()};
       const CudaBuffer device_pages = CudaBuffer::Of(BytesOf(pages)).value();
       const PageShape greatest{address.kind, each.heads, each.head_dim, each.tokens};
-      const CudaBuffer work = CudaBuffer::Make(gpu->WorkBytes(greatest) + 16).value();
+      const CudaBuffer work = CudaBuffer::Make(gpu->DecodeWorkBytes(greatest) + 16).value();
       std::vector<std::uint32_t> ok = {1};
       const CudaBuffer device_ok = CudaBuffer::Of(BytesOf(ok)).value();
       ASSERT_TRUE(gpu->Decode({reinterpret_cast<const DevicePage*>(device_pages.data()), 1, each.layer, greatest},
@@ -75,46 +77,76 @@ TEST_P(CodecGpu, DecodesAsTheCodecDoes) {
   }
 }
 
-TEST_P(CodecGpu, EncodesAsTheCodecDoes) {
-  if (std::string_view(GetParam()).starts_with("lynx")) GTEST_SKIP() << "lynx has no encoder for a GPU";
-  for (const PagedCase& each : kPagedCases) {
-    const int cache_heads = each.heads + 1;
-    const auto gpu = CudaCodec::Make(GetParam(), RopeShapeFor(cache_heads, each.head_dim)).value();
-    const PageAddress address = each.address(cache_heads);
-    PageMemory page(address, each.head_dim, ElementType::kBf16);
-    page.Fill(PaintValues(each.input, each.tokens, each.heads * each.head_dim, 23, ElementType::kBf16));
-    PageView view = page.view();
-    view.tokens_after = each.tokens_after;
-    const Streams expected = EncodePage(gpu->codec(), view).value();
-    const bool is_exact = OpenPageStream(expected[0]).value().header.exact;
-    PagedMemory paged(each.first_token + each.tokens, cache_heads, each.head_dim, 32);
-    paged.Fill(address, each.head_dim, page.Bits());
-    const PagedCopy copy(paged);
-    std::vector<std::uint32_t> exact = {0};
-    const CudaBuffer device_exact = CudaBuffer::Of(BytesOf(exact)).value();
-    const PageShape greatest{address.kind, each.heads, each.head_dim, each.tokens};
-    std::vector<CudaBuffer> payloads;
-    std::vector<DeviceTarget> targets(1);
-    targets[0].dims = {each.tokens, each.heads * each.head_dim, address, ElementType::kBf16, each.tokens_after};
-    targets[0].exact = reinterpret_cast<std::uint32_t*>(device_exact.data());
-    for (int k = 0; k < 2; ++k) {
-      payloads.push_back(CudaBuffer::Make(gpu->codec().MaxBytes(greatest, k)).value());
-      targets[0].payloads[k] = payloads.back().data();
-    }
-    const CudaBuffer device_targets = CudaBuffer::Of(BytesOf(targets)).value();
-    ASSERT_TRUE(gpu->Encode({reinterpret_cast<const DeviceTarget*>(device_targets.data()), 1, each.layer, greatest},
-                            copy.Of(paged), nullptr)
-                    .ok());
-    ASSERT_TRUE(CudaWait(nullptr).ok());
-    ASSERT_TRUE(device_exact.CopyOut(std::as_writable_bytes(std::span(exact))).ok());
-    ASSERT_EQ(exact[0] == 1, is_exact);
-    for (int k = 0; k < 2 && !is_exact; ++k) {
-      std::vector<std::byte> payload(gpu->EncodedBytes(targets[0].dims, k));
-      ASSERT_TRUE(payloads[std::size_t(k)].CopyOut(payload).ok());
-      const auto& stream = expected[std::size_t(k)];
-      EXPECT_EQ(payload, std::vector<std::byte>(stream.begin() + kPageStreamHeaderBytes, stream.end()));
-    }
+// One page: the payloads of its streams, or none when it travels exactly.
+Streams EncodeOnGpu(const CudaCodec& gpu, const PageView& view, const PagedCache& cache) {
+  const PageAddress& address = view.address;
+  const PageShape greatest{address.kind, address.head_count, view.head_dim, address.token_count};
+  std::vector<std::uint32_t> told = {0, 0};  // exact, length of payload 0
+  const CudaBuffer device_told = CudaBuffer::Of(BytesOf(told)).value();
+  std::vector<DeviceTarget> targets = {gpu.Target(address, view.tokens_after).value()};
+  targets[0].exact = reinterpret_cast<std::uint32_t*>(device_told.data());
+  targets[0].anchor_bytes = targets[0].exact + 1;
+  const int count = gpu.codec().info().stream_count;
+  std::vector<CudaBuffer> payloads;
+  for (int k = 0; k < count; ++k) {
+    payloads.push_back(CudaBuffer::Make(gpu.codec().MaxBytes(greatest, k)).value());
+    targets[0].payloads[k] = payloads.back().data();
   }
+  const CudaBuffer device_targets = CudaBuffer::Of(BytesOf(targets)).value();
+  const CudaBuffer work = CudaBuffer::Make(gpu.EncodeWorkBytes(greatest) + 16).value();
+  EXPECT_TRUE(gpu.Encode({reinterpret_cast<const DeviceTarget*>(device_targets.data()), 1, address.layer, greatest},
+                         cache, work.data(), nullptr)
+                  .ok());
+  EXPECT_TRUE(CudaWait(nullptr).ok());
+  EXPECT_TRUE(device_told.CopyOut(std::as_writable_bytes(std::span(told))).ok());
+  Streams streams;
+  for (int k = 0; k < count && told[0] == 0; ++k) {
+    const bool varies = k == 0 && gpu.EncodeWorkBytes(greatest) > 0;
+    streams.emplace_back(varies ? told[1] : gpu.EncodedBytes(targets[0].dims, k));
+    EXPECT_TRUE(payloads[std::size_t(k)].CopyOut(streams.back()).ok());
+  }
+  return streams;
+}
+
+void ExpectSameEncoding(const CudaCodec& gpu, const PagedCase& each, KvKind kind, int cache_heads) {
+  SCOPED_TRACE(::testing::Message() << each.heads << "x" << each.head_dim << " from " << each.first_token << ", "
+                                    << each.tokens << " tokens");
+  PageAddress address = each.address(cache_heads);
+  address.kind = kind;
+  PageMemory page(address, each.head_dim, ElementType::kBf16);
+  page.Fill(PaintValues(each.input, each.tokens, each.heads * each.head_dim, 23, ElementType::kBf16));
+  PageView view = page.view();
+  view.tokens_after = each.tokens_after;
+  Streams expected = EncodePage(gpu.codec(), view).value();
+  if (OpenPageStream(expected[0]).value().header.exact) expected.clear();
+  for (auto& stream : expected) stream.erase(stream.begin(), stream.begin() + kPageStreamHeaderBytes);
+  PagedMemory paged(each.first_token + each.tokens, cache_heads, each.head_dim, 32);
+  paged.Fill(address, each.head_dim, page.Bits());
+  const PagedCopy copy(paged);
+  EXPECT_EQ(EncodeOnGpu(gpu, view, copy.Of(paged)), expected);
+}
+
+TEST_P(CodecGpu, EncodesAsTheCodecDoes) {
+  for (const PagedCase& each : kPagedCases) {
+    const auto gpu = CudaCodec::Make(GetParam(), RopeShapeFor(each.heads + 1, each.head_dim)).value();
+    ExpectSameEncoding(*gpu, each, KvKind::kKey, each.heads + 1);
+  }
+}
+
+TEST_F(LynxGpu, EncodesByAProfile) {
+  for (PagedCase each : kPagedCases) {
+    each.layer = 0;
+    const CacheShape shape = RopeShapeFor(each.heads + 1, each.head_dim);
+    const Profile profile = ProfileFor(shape);
+    const auto gpu = CudaCodec::Make("lynx", shape, &profile).value();
+    for (KvKind kind : {KvKind::kKey, KvKind::kValue}) ExpectSameEncoding(*gpu, each, kind, each.heads + 1);
+  }
+}
+
+TEST_F(LynxGpu, LeavesExactStreamsToTheHost) {
+  const auto gpu = CudaCodec::Make("lynx:exact=1", RopeShapeFor(1, 8)).value();
+  const CudaPages<DeviceTarget> pages = {nullptr, 1, 0, {KvKind::kKey, 1, 8, 256}};
+  EXPECT_EQ(gpu->Encode(pages, {}, nullptr, nullptr).code(), ErrorCode::kUnsupported);
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CodecGpu,

@@ -54,7 +54,8 @@ struct CodecKernels {
   // Writes the code rows (page_parts.h) of anchor and residual, anchor_bits and 8 - anchor_bits wide.
   void (*nested_quantize)(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
                           const float* inverse_cell, std::byte* anchor, std::byte* residual);
-  // residual is null when only the anchor is at hand.
+  // residual is null when only the anchor is at hand. BF16 rows may go past the caches: PublishRows() before other
+  // threads read them.
   void (*nested_reconstruct)(const std::byte* anchor, const std::byte* residual, int tokens, int channels,
                              int anchor_bits, const float* low, const float* cell, Rows rows);
 
@@ -64,6 +65,9 @@ struct CodecKernels {
   void (*integer_reconstruct)(const std::byte* codes, int tokens, int channels, int bits, const float* steps,
                               Rows rows);
 };
+
+// Makes visible to other threads, in the usual order, what kernels of this thread wrote past the caches.
+void PublishRows();
 
 // Element by element, in the order of the document.
 const CodecKernels& ReferenceKernels();

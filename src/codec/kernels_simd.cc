@@ -250,15 +250,15 @@ HWY_INLINE hn::Vec<Integers> Nearest(hn::Vec<Floats> values) {
   return hn::Sub(hn::BitCast(Integers(), hn::Add(values, magic)), hn::BitCast(Integers(), magic));
 }
 
-// What the rows of a block of channels share. BF16 rows are handled as words of two channels, which takes no shuffles,
-// where there are twice as many channels as lanes: of such a group the even channels' numbers come first.
+// What the rows of a block of channels share when they are quantized: n = (value - first) * scale. BF16 rows are
+// handled as words of two channels, which takes no shuffles, where there are twice as many channels as lanes: of such a
+// group the even channels' numbers come first.
 template <typename T>
-class ChannelScales {
+class QuantizeScales {
  public:
   static constexpr bool kPairs = sizeof(T) == 2 && HWY_TARGET != HWY_SCALAR;
 
-  // value = first + n * scale, or n = (value - first) * scale.
-  ChannelScales(const float* first, const float* scale, int count) : count_(count) {
+  QuantizeScales(const float* first, const float* scale, int count) : count_(count) {
     std::copy_n(first, count, first_);
     std::copy_n(scale, count, scale_);
     if constexpr (kPairs) {
@@ -289,25 +289,9 @@ class ChannelScales {
     for (; c < count_; ++c) n[c] = std::uint8_t(NestedQuantize(LoadValue(row + c), first_[c], scale_[c]));
   }
 
-  HWY_INLINE void Reconstruct(const std::uint8_t* n, T* row) const {
-    int c = 0;
-    if constexpr (kPairs) {
-      for (; c < paired_; c += 2 * int(hn::Lanes(Floats()))) ReconstructPairs(n + c, c, row + c);
-    }
-    const int lanes = int(hn::Lanes(Floats()));
-    for (; c + lanes <= count_; c += lanes) {
-      StoreValues(Centre(hn::PromoteTo(Integers(), hn::LoadU(Codes(), n + c)), c), row + c);
-    }
-    for (; c < count_; ++c) StoreValue(NestedCentre(n[c], first_[c], scale_[c]), row + c);
-  }
-
  private:
   HWY_INLINE hn::Vec<Floats> Position(hn::Vec<Floats> values, int at) const {
     return hn::Mul(hn::Sub(values, hn::LoadU(Floats(), first_ + at)), hn::LoadU(Floats(), scale_ + at));
-  }
-  HWY_INLINE hn::Vec<Floats> Centre(hn::Vec<Integers> n, int at) const {
-    const auto above = hn::Mul(hn::ConvertTo(Floats(), n), hn::LoadU(Floats(), scale_ + at));
-    return hn::Add(hn::LoadU(Floats(), first_ + at), above);
   }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -326,18 +310,6 @@ class ChannelScales {
     const hn::Rebind<std::uint8_t, Keys> codes;
     hn::StoreU(hn::DemoteTo(codes, both), codes, n);
   }
-
-  HWY_INLINE void ReconstructPairs(const std::uint8_t* n, int at, std::uint16_t* row) const {
-    const Words words;
-    __builtin_prefetch(row + kWriteAhead, 1);
-    const auto pairs = hn::PromoteTo(words, hn::LoadU(Halfs(), reinterpret_cast<const std::uint16_t*>(n)));
-    const auto even = hn::BitCast(Integers(), hn::And(pairs, hn::Set(words, 0xff)));
-    const auto odd = hn::BitCast(Integers(), hn::ShiftRight<8>(pairs));
-    const auto low = hn::ShiftRight<16>(Rounded(Centre(even, at)));
-    const auto high = Rounded(Centre(odd, at + int(hn::Lanes(words))));
-    const hn::Repartition<std::uint16_t, Words> halfs;
-    hn::StoreU(hn::OddEven(hn::BitCast(halfs, high), hn::BitCast(halfs, low)), halfs, row);
-  }
 #endif
 
   int count_;
@@ -345,6 +317,19 @@ class ChannelScales {
   alignas(64) float first_[kBlock];
   alignas(64) float scale_[kBlock];
 };
+
+// A row of first + n * cell.
+template <typename T>
+HWY_INLINE void ReconstructRow(const std::uint8_t* n, const float* first, const float* cell, int count, T* row) {
+  const Floats floats;
+  const auto centre = [&](int c) HWY_ATTR {
+    const auto codes = hn::PromoteTo(Integers(), hn::LoadU(Codes(), n + c));
+    const auto above = hn::Mul(hn::ConvertTo(floats, codes), hn::LoadU(floats, cell + c));
+    return hn::Add(hn::LoadU(floats, first + c), above);
+  };
+  for (int c = StreamValues(count, centre, row); c < count; ++c)
+    StoreValue(NestedCentre(n[c], first[c], cell[c]), row + c);
+}
 
 template <typename T>
 void NestedQuantizeAs(ConstRows rows, int tokens, int channels, int anchor_bits, const float* first,
@@ -356,7 +341,7 @@ void NestedQuantizeAs(ConstRows rows, int tokens, int channels, int anchor_bits,
   pieces.Add(tokens, channels, rest, 0);
   for (int begin = 0; begin < channels; begin += kBlock) {
     const int count = std::min(kBlock, channels - begin);
-    const ChannelScales<T> scales(first + begin, inverse_cell + begin, count);
+    const QuantizeScales<T> scales(first + begin, inverse_cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
       alignas(64) std::uint8_t n[kBlock];
       scales.Quantize(RowAs<T>(rows, token, begin), n);
@@ -379,17 +364,16 @@ void NestedReconstructAs(const std::byte* anchor, const std::byte* residual, int
   if (residual != nullptr) pieces.Add(tokens, channels, rest, 0);
   for (int begin = 0; begin < channels; begin += kBlock) {
     const int count = std::min(kBlock, channels - begin);
-    float first[kBlock];
+    alignas(64) float first[kBlock];
     for (int c = 0; c < count; ++c) first[c] = NestedFirst(low[begin + c], half, cell[begin + c]);
-    const ChannelScales<T> scales(first, cell + begin, count);
     for (int token = 0; token < tokens; ++token) {
-      const std::uint8_t* from[4] = {};
+      const std::uint8_t* from[4];
       for (int i = 0; i < pieces.count; ++i) {
         from[i] = AsBytes((i < anchor_pieces ? anchor : residual) + pieces.list[i].Seek(token, channels) + begin);
       }
       alignas(64) std::uint8_t n[kBlock];
       JoinCodes(from, pieces, count, n);
-      scales.Reconstruct(n, RowAs<T>(rows, token, begin));
+      ReconstructRow(n, first, cell + begin, count, RowAs<T>(rows, token, begin));
     }
   }
 }
@@ -516,9 +500,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <vector>
 
+#include "hwy/cache_control.h"
+
 namespace lynx {
 
 HWY_EXPORT(Table);
+
+void PublishRows() { hwy::FlushStream(); }
 
 const CodecKernels& SimdKernels() { return *HWY_DYNAMIC_DISPATCH(Table)(); }
 

@@ -39,14 +39,14 @@ LynxCodec::LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const 
   for (double bits = LeastSymbolBits(); bits < parameters.anchor_bits + kRateGrid; bits += kRateGrid) {
     deltas_.push_back(LynxDeltaOf(*profile, bits));
   }
-  for (std::size_t slot = 0; slot < profile->size(); ++slot) {
-    const std::size_t head_dim = std::size_t(shape.layers[slot / 2].HeadDim(KvKind(slot % 2)));
-    const std::span<const LynxChannelProfile> row((*profile)[slot]);
-    for (std::size_t part = 0; part < steps_.size(); ++part) {
-      auto& steps = steps_[part].emplace_back();
+  for (int part = 0; part < kDeltaParts; ++part) {
+    for (std::size_t slot = 0; slot < profile->size(); ++slot) {
+      const std::size_t head_dim = std::size_t(shape.layers[slot / 2].HeadDim(KvKind(slot % 2)));
+      const std::span<const LynxChannelProfile> row((*profile)[slot]);
+      if (part == 0) row_begins_.push_back(steps_.size());
       for (std::size_t first = 0; first < row.size(); first += head_dim) {
-        const auto head = LynxProfileSteps(row.subspan(first, head_dim), deltas_.back() + int(part));
-        steps.insert(steps.end(), head.begin(), head.end());
+        const auto head = LynxProfileSteps(row.subspan(first, head_dim), deltas_.back() + part);
+        steps_.insert(steps_.end(), head.begin(), head.end());
       }
     }
   }
@@ -78,7 +78,7 @@ double LynxCodec::LeastSymbolBits() const { return 0.75 * parameters_.anchor_bit
 // prompt: sinks; residuals of recent tokens; of a page its header, fixed fields, half a word that each lane wastes on
 // average, and about 12 bits per channel for its class, its mean, and the distance of its values from the table's
 // density (measured on the caches of docs/codec.md §3.6).
-double LynxCodec::SymbolBits(const PageDims& dims, const Parts& parts) const {
+double LynxCodec::SymbolBits(const PageDims& dims) const {
   double bits = parameters_.anchor_bits;
   if (dims.tokens_after >= 0) {
     const double prompt = double(dims.address.first_token) + dims.tokens + dims.tokens_after;
@@ -86,20 +86,26 @@ double LynxCodec::SymbolBits(const PageDims& dims, const Parts& parts) const {
     bits -= (8.0 * ElementBytes(dims.element_type) * std::min(double(kSinks), prompt) + kLynxResidualBits * recent) /
             prompt;
   }
+  const int coded = PartsOf(dims).coded;
   const double fixed = 8.0 * (kPageStreamHeaderBytes + kLynxFixedBytes + 2) + 8.0 * RansLanesOf(dims.channels);
-  bits -= fixed / (double(parts.coded) * dims.channels) + 12.0 / parts.coded;
+  bits -= fixed / (double(coded) * dims.channels) + 12.0 / coded;
   return std::max(bits, LeastSymbolBits());
 }
 
-LynxProfileView LynxCodec::StepsFor(const PageDims& dims, double symbol_bits) const {
-  if (deltas_.empty()) return {};
-  const double at = std::max((symbol_bits - kOffsetBits - LeastSymbolBits()) / kRateGrid, 0.0);
+LynxRate LynxCodec::RateOf(const PageDims& dims) const {
+  LynxRate rate;
+  rate.bits = SymbolBits(dims);
+  if (deltas_.empty()) return rate;
+  const double at = std::max((rate.bits - kOffsetBits - LeastSymbolBits()) / kRateGrid, 0.0);
   const std::size_t before = std::min(std::size_t(at), deltas_.size() - 2);
   const double delta = deltas_[before] + (at - double(before)) * (deltas_[before + 1] - deltas_[before]);
   const int above = std::max(int(delta + 0.5) - deltas_.back(), 0);
   const std::size_t slot = 2 * std::size_t(dims.address.layer) + std::size_t(dims.address.kind);
   const int first = dims.address.first_head * (dims.channels / dims.address.head_count);
-  return {steps_[std::size_t(above % kDeltaParts)][slot].data() + first, above / kDeltaParts};
+  const std::size_t part = steps_.size() / kDeltaParts * std::size_t(above % kDeltaParts);
+  rate.steps = steps_.data() + part + row_begins_[slot] + first;
+  rate.add = above / kDeltaParts;
+  return rate;
 }
 
 }  // namespace lynx

@@ -3,12 +3,13 @@
 // prompt's last tokens beside the anchor. docs/codec.md §3.5.
 #pragma once
 
-#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "codec/lynx_kernels.h"
 #include "codec/lynx_profile.h"
+#include "codec/lynx_reference.h"
 #include "codec/page_codec.h"
 #include "codec/page_parts.h"
 #include "codec/rope_table.h"
@@ -23,12 +24,6 @@ struct LynxParameters {
   bool exact = false;  // one more stream makes the elements those that were encoded; BF16 caches only
 };
 
-// Steps by the profile from a page's first channel on, each to be made `add` greater; null without a profile.
-struct LynxProfileView {
-  const std::int16_t* steps = nullptr;
-  int add = 0;
-};
-
 class LynxCodec : public PageCodec {
  public:
   // The rope of every layer has passed CheckRope.
@@ -36,9 +31,14 @@ class LynxCodec : public PageCodec {
   // average over the model meets the rate.
   LynxCodec(const CacheShape& shape, const LynxKernels& kernels, const LynxParameters& parameters,
             const std::string& spec, const LynxProfile* profile);
+  const LynxParameters& parameters() const { return parameters_; }
   const RopeTable* RopeOf(const PageAddress& address) const;  // null: not rotated
   int StreamBits() const;                                     // of the residual in each later stream
   bool IsExactStream(int stream) const { return stream == parameters_.streams; }  // the one that exact=1 adds
+  // For a page of at least one coded token.
+  LynxRate RateOf(const PageDims& dims) const;
+  // What the steps of all rates point into; empty without a profile.
+  std::span<const std::int16_t> ProfileSteps() const { return steps_; }
 
  protected:
   bool PayloadsVary() const override { return true; }
@@ -57,8 +57,7 @@ class LynxCodec : public PageCodec {
  private:
   static std::size_t EncodeBytes(const PageDims& dims);
   double LeastSymbolBits() const;
-  double SymbolBits(const PageDims& dims, const Parts& parts) const;
-  LynxProfileView StepsFor(const PageDims& dims, double symbol_bits) const;
+  double SymbolBits(const PageDims& dims) const;
   Status CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const;
   // DecodeChunk without the exact stream.
   void DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const;
@@ -67,10 +66,12 @@ class LynxCodec : public PageCodec {
   LynxParameters parameters_;
   RopeTables ropes_;
   // With a profile: delta (64 log2) per rate, ascending rates; steps for the last delta and the seven above it, from
-  // where they go on an eighth of an octave greater, [delta][2 * layer + kind][head * head_dim + channel].
+  // where they go on an eighth of an octave greater, [delta][2 * layer + kind][head * head_dim + channel]; where those
+  // of a layer and kind begin in the first delta's.
   static constexpr int kDeltaParts = 8;
   std::vector<int> deltas_;
-  std::array<std::vector<std::vector<std::int16_t>>, kDeltaParts> steps_;
+  std::vector<std::int16_t> steps_;
+  std::vector<std::size_t> row_begins_;
 };
 
 }  // namespace lynx

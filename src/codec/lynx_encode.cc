@@ -14,23 +14,6 @@
 namespace lynx {
 namespace {
 
-// The Golomb order that makes these codes shortest, the lowest among equals. Orders above the length of the greatest
-// value only make them longer.
-template <typename ValueOf>
-int BestOrder(int count, ValueOf value_of) {
-  std::uint32_t all = 0;
-  for (int i = 0; i < count; ++i) all |= value_of(i);
-  const int last = std::min(int(std::bit_width(all)), kLynxMaxOrder);
-  int best = 0;
-  std::int64_t least = INT64_MAX;
-  for (int order = 0; order <= last; ++order) {
-    std::int64_t bits = 0;
-    for (int i = 0; i < count; ++i) bits += GolombBits(value_of(i), order);
-    if (bits < least) least = bits, best = order;
-  }
-  return best;
-}
-
 // Appends to a payload; what does not fit makes the page travel exactly.
 class Appender {
  public:
@@ -75,6 +58,7 @@ struct EncodeWork {
     Take(&magnitudes, channels);
     Take(&per_cell, channels);
     Take(&steps, channels);
+    Take(&eighths, channels);
     Take(&tables, channels);
     Take(&first_of, channels + 1);
     Take(&exact_steps, kLynxExactSteps * channels);
@@ -91,7 +75,7 @@ struct EncodeWork {
   std::byte* open;
   std::int32_t *means, *shifts, *classes, *sums;
   float *spreads, *magnitudes, *per_cell;
-  std::int16_t* steps;
+  std::int16_t *steps, *eighths;  // eighths: of octaves, the spreads
   const LynxTable** tables;
   std::uint32_t* first_of;  // in `sorted`, per channel
   std::uint32_t* exact_steps;
@@ -107,35 +91,10 @@ struct EncodeWork {
   Scratch* scratch_;
 };
 
-// A channel's step is its head's plus two eighths of an octave times an offset, which is told as the difference from
-// the channel before it.
-void PutSteps(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, BitWriter* bits) {
-  const auto code = [&](int c) {
-    return ZigZag(c % head_dim == 0 ? 0 : (work.steps[c] - work.steps[c - 1]) / kLynxOffsetUnit);
-  };
-  bool offsets = false;
-  for (int c = 0; c < channels; ++c) {
-    if (c % head_dim == 0) StoreLittle(work.steps[c], fixed + kLynxFixedBytes + 2 * (c / head_dim));
-    offsets = offsets || code(c) != 0;
-  }
-  fixed[3] = std::byte{0};
-  if (!offsets) return;
-  const int order = BestOrder(channels, code);
-  fixed[3] = std::byte(1 + order);
-  for (int c = 0; c < channels; ++c) bits->PutGolomb(code(c), order);
-}
-
 // Everything that a decoder needs before the symbols.
 void PutClasses(const EncodeWork& work, int channels, int head_dim, std::byte* fixed, Appender* out) {
-  const int least = *std::min_element(work.classes, work.classes + channels);
-  const auto code = [&](int c) { return std::uint32_t(work.classes[c] - least); };
-  const int order = BestOrder(channels, code);
-  fixed[1] = std::byte(least);
-  fixed[2] = std::byte(order);
   BitWriter bits(out->rest());
-  for (int c = 0; c < channels; ++c) bits.PutGolomb(code(c), order);
-  PutSteps(work, channels, head_dim, fixed, &bits);
-  bits.Finish();
+  LynxPutClasses(work.classes, work.steps, channels, head_dim, fixed, &bits);
   if (bits.ok()) {
     out->Skip(bits.bytes());
   } else {
@@ -145,14 +104,11 @@ void PutClasses(const EncodeWork& work, int channels, int head_dim, std::byte* f
 
 // Means, what outermost symbols leave open, low bits of levels. The first bytes of `open` are the lanes'.
 bool PutOpenBits(const EncodeWork& work, int tokens, int channels, std::byte* fixed, BitWriter* bits) {
-  const auto mean_code = [&](int c) { return ZigZag(work.means[c]); };
-  const int order = BestOrder(channels, mean_code);
-  fixed[2] |= std::byte(order << 4);
+  const int order = LynxPutMeanOrder(work.means, channels, fixed);
   for (int c = 0; c < channels; ++c) {
-    bits->PutGolomb(mean_code(c), order);
+    bits->PutGolomb(ZigZag(work.means[c]), order);
     for (std::uint32_t i = work.first_of[c]; i < work.first_of[c + 1]; ++i) {
-      const std::int32_t high = LynxHighOf(work.nested[work.sorted[i]] >> kLynxResidualBits, work.shifts[c]);
-      bits->PutGolomb(std::uint32_t(std::abs(high) - kLynxOutermost), kLynxOpenOrder);
+      LynxPutOpen(work.nested[work.sorted[i]] >> kLynxResidualBits, work.shifts[c], bits);
     }
   }
   bits->Finish();
@@ -193,42 +149,22 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
   }
 }
 
-// The steps of one head: those that the profile wants, on the grid of offsets and not below what an encoder takes; or
-// one for all.
-void ChooseSteps(const EncodeWork& work, int first, int head_dim, double bits, LynxProfileView profile) {
-  const float* magnitudes = work.magnitudes + first;
-  const int least = LynxLeastStepOf(*std::max_element(magnitudes, magnitudes + head_dim));
-  std::int16_t* steps = work.steps + first;
-  if (profile.steps == nullptr) {
-    const std::span<const float> spreads(work.spreads + first, std::size_t(head_dim));
-    std::fill_n(steps, head_dim, LynxStepOf(spreads, bits, least));
-    return;
-  }
-  const std::int16_t* wanted = profile.steps + first;
-  const int add = std::min(profile.add, kLynxGreatestStep - *std::max_element(wanted, wanted + head_dim));
-  // Neither finer than an encoder takes nor coarser than the head's magnitude, above which only residuals would suffer;
-  // in whole units, so that offsets stay on their grid.
-  const int greatest = least + kLynxStepRange;
-  const auto units = [](int eighths) { return (eighths + kLynxOffsetUnit - 1) / kLynxOffsetUnit * kLynxOffsetUnit; };
-  for (int c = 0; c < head_dim; ++c) {
-    const int step = wanted[c] + add;
-    steps[c] = std::int16_t(step < least      ? step + units(least - step)
-                            : step > greatest ? step - units(step - greatest)
-                                              : step);
-  }
-}
-
 // Coded rows turn into those before RoPE; then their steps and cells.
 void ChooseCells(const LynxKernels& kernels, const PageDims& dims, const Parts& parts, const RopeTable* rope,
-                 double bits, LynxProfileView profile, const EncodeWork& work) {
+                 const LynxRate& rate, const EncodeWork& work) {
   const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
   float* rows = work.rows + std::size_t(parts.sinks) * std::size_t(channels);
   for (int head = 0; head < heads && rope != nullptr; ++head) {
     kernels.unrotate(*rope, parts.sinks, parts.coded, std::size_t(channels), rows + head * head_dim);
   }
   kernels.magnitudes(rows, parts.coded, channels, work.magnitudes);
-  if (profile.steps == nullptr) kernels.spreads(rows, parts.coded, channels, work.spreads);
-  for (int head = 0; head < heads; ++head) ChooseSteps(work, head * head_dim, head_dim, bits, profile);
+  if (rate.steps == nullptr) {
+    kernels.spreads(rows, parts.coded, channels, work.spreads);
+    for (int c = 0; c < channels; ++c) work.eighths[c] = std::int16_t(EighthOctavesOf(work.spreads[c]));
+  }
+  for (int first = 0; first < channels; first += head_dim) {
+    LynxChooseSteps(LynxTables::Get(), rate, work.magnitudes, work.eighths, first, head_dim, work.steps);
+  }
   for (int c = 0; c < channels; ++c) work.per_cell[c] = EighthOctave(32 - work.steps[c]);  // 16 / step
   kernels.cells(rows, parts.coded, channels, work.per_cell, work.nested);
 }
@@ -239,7 +175,7 @@ void ChooseSymbols(const LynxKernels& kernels, int tokens, int channels, const E
   for (int c = 0; c < channels; ++c) work.means[c] = LynxMeanOf(work.sums[c], tokens);
   kernels.cell_distances(work.nested, tokens, channels, work.means, work.sums);
   for (int c = 0; c < channels; ++c) {
-    work.classes[c] = LynxTables::Get().ClassOf(work.sums[c], tokens);
+    work.classes[c] = LynxTables::ClassOf(work.sums[c], tokens);
     work.shifts[c] = LynxShift(work.classes[c]);
     work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
   }
@@ -296,8 +232,7 @@ bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::
   const EncodeWork work(dims, &scratch);
   kernels_.widen(rows, dims.tokens, channels, work.rows);
   if (!AllWithin(work.rows, dims.elements(), kMaxMagnitude)) return false;
-  const double symbol_bits = SymbolBits(dims, parts);
-  ChooseCells(kernels_, dims, parts, RopeOf(dims.address), symbol_bits, StepsFor(dims, symbol_bits), work);
+  ChooseCells(kernels_, dims, parts, RopeOf(dims.address), RateOf(dims), work);
   ChooseSymbols(kernels_, parts.coded, channels, work);
 
   const std::size_t most_bytes = kLynxMostBytes * dims.elements();

@@ -24,7 +24,8 @@ struct LynxKernels {
   decltype(&RansEncode) rans_encode;
   decltype(&RansDecode) rans_decode;
 
-  // Rows of BF16 or F32 to dense rows of values; finite values to rows of BF16.
+  // Rows of BF16 or F32 to dense rows of values; finite values to rows of BF16, which may go past the caches as those
+  // of nested_reconstruct.
   void (*widen)(ConstRows from, int tokens, int channels, float* rows);
   void (*narrow)(const float* rows, int tokens, int channels, Rows to);
 

@@ -1,6 +1,7 @@
 // Every kernel table of `lynx` against the reference, slot by slot: the same bytes on every target of this machine.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 
 #include "base/random.h"
@@ -118,6 +119,24 @@ TEST_P(LynxKernelsTest, Turns) {
       reference_.rotate(rope, 200, 20, stride, expected.data());
       EXPECT_EQ(std::memcmp(rows.data(), expected.data(), rows.size() * 4), 0);
     }
+  }
+}
+
+// Just below, at and above the middle of two BF16 numbers, in rows at every kind of address.
+TEST_P(LynxKernelsTest, NarrowRoundsToNearestEven) {
+  constexpr int kChannels = 204;
+  std::vector<float> row(kChannels);
+  const std::uint32_t upper[] = {0x3f80, 0x3f81, 0x3fff, 0xbf80, 0xc07f, 0x0000, 0x8000, 0x0001, 0x007f};
+  const std::uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  for (int c = 0; c < kChannels; ++c) row[std::size_t(c)] = std::bit_cast<float>(upper[c / 6 % 9] << 16 | lower[c % 6]);
+  for (int place : {0, 1, 8, 16, 32}) {
+    alignas(64) std::uint16_t halves[kChannels + 33] = {}, expected[kChannels + 33] = {};
+    const auto rows = [&](std::uint16_t* to) {
+      return BasicRows<std::byte>{reinterpret_cast<std::byte*>(to + place), 2 * kChannels, ElementType::kBf16};
+    };
+    kernels_.narrow(row.data(), 1, kChannels, rows(halves));
+    reference_.narrow(row.data(), 1, kChannels, rows(expected));
+    EXPECT_EQ(std::memcmp(halves, expected, sizeof halves), 0) << place;
   }
 }
 

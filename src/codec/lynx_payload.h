@@ -18,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/bit_io.h"
+#include "codec/lynx_reference.h"
 #include "codec/page_parts.h"
 
 namespace lynx {
@@ -29,6 +31,41 @@ inline constexpr std::size_t kLynxMostBytes = 2;
 
 constexpr std::size_t LynxHeadBytes(const PageDims& dims) {
   return kLynxFixedBytes + 2 * std::size_t(dims.address.head_count);
+}
+// Class and offset codes, and what the fixed fields say of them. A channel's step is its head's plus two eighths of an
+// octave times an offset, which is told as the difference from the channel before it.
+constexpr void LynxPutClasses(const std::int32_t* classes, const std::int16_t* steps, int channels, int head_dim,
+                              std::byte* fixed, BitWriter* bits) {
+  const int least = *std::min_element(classes, classes + channels);
+  const auto class_code = [&](int c) { return std::uint32_t(classes[c] - least); };
+  const int order = BestGolombOrder(channels, kLynxMaxOrder, class_code);
+  fixed[1] = std::byte(least);
+  fixed[2] = std::byte(order);
+  for (int c = 0; c < channels; ++c) bits->PutGolomb(class_code(c), order);
+
+  const auto offset_code = [&](int c) {
+    return ZigZag(c % head_dim == 0 ? 0 : (steps[c] - steps[c - 1]) / kLynxOffsetUnit);
+  };
+  bool offsets = false;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) StoreLittle(steps[c], fixed + kLynxFixedBytes + 2 * (c / head_dim));
+    offsets = offsets || offset_code(c) != 0;
+  }
+  const int offset_order = offsets ? BestGolombOrder(channels, kLynxMaxOrder, offset_code) : 0;
+  for (int c = 0; offsets && c < channels; ++c) bits->PutGolomb(offset_code(c), offset_order);
+  fixed[3] = std::byte(offsets ? 1 + offset_order : 0);
+  bits->Finish();
+}
+// The order of the codes of means goes to the fixed fields; the codes are the caller's to put.
+constexpr int LynxPutMeanOrder(const std::int32_t* means, int channels, std::byte* fixed) {
+  const int order = BestGolombOrder(channels, kLynxMaxOrder, [&](int c) { return ZigZag(means[c]); });
+  fixed[2] |= std::byte(order << 4);
+  return order;
+}
+// What an outermost symbol leaves open of its level.
+constexpr void LynxPutOpen(std::int32_t level, int shift, BitWriter* bits) {
+  const std::int32_t high = LynxHighOf(level, shift);
+  bits->PutGolomb(std::uint32_t((high < 0 ? -high : high) - kLynxOutermost), kLynxOpenOrder);
 }
 // Positions [token][channel], ascending, in the order of their channels; first[c] is where those of channel c begin.
 inline void LynxSortByChannel(const std::uint32_t* positions, std::size_t count, int channels, std::uint32_t* sorted,

@@ -1,70 +1,12 @@
 #include "codec/lynx_reference.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 
 #include "base/float16.h"
 #include "codec/lynx_kernels.h"
 
 namespace lynx {
-
-float LynxSpreadOf(const float* values, int tokens, std::size_t stride) {
-  float sum = 0.0f;
-  for (int token = 0; token < tokens; ++token) sum += values[std::size_t(token) * stride];
-  const float mean = sum / float(tokens);
-  float spread = 0.0f;
-  for (int token = 0; token < tokens; ++token) spread += std::fabs(values[std::size_t(token) * stride] - mean);
-  return spread / float(tokens);
-}
-
-// Steps below 2^-16 of the greatest magnitude are finer than any element type here, and levels stay small.
-int LynxLeastStepOf(float magnitude) {
-  const int exponent = int(std::bit_cast<std::uint32_t>(magnitude) >> 23) - 127;  // below -126 for denormals and 0
-  return std::max(kLynxLeastStep, 8 * (exponent + 1 - 16));
-}
-
-int LynxStepOf(std::span<const float> spreads, double bits, int least) {
-  constexpr std::size_t kMaxChannels = 16384;
-  std::int16_t eighths[kMaxChannels];
-  for (std::size_t c = 0; c < spreads.size(); ++c) eighths[c] = std::int16_t(EighthOctavesOf(spreads[c]));
-  const LynxTables& tables = LynxTables::Get();
-  const auto rate = [&](int step) {
-    double sum = 0.0;
-    for (std::size_t c = 0; c < spreads.size(); ++c) sum += tables.Bits(eighths[c] - step);
-    return sum / double(spreads.size());
-  };
-  // The rate falls as the step grows: the least step that stays within `bits`, or the one before it if that is nearer.
-  int low = least, high = kLynxGreatestStep;
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (rate(middle) <= bits) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const bool finer = low > least && rate(low - 1) - bits < bits - rate(low);
-  return finer ? low - 1 : low;
-}
-
-// The centre of cell N is (2 N + 1) / 32 steps; the mean of those in quarters, rounded: floor((2 sum + 5 T) / (8 T)).
-std::int32_t LynxMeanOf(std::int64_t sum, int tokens) {
-  const std::int64_t numerator = 2 * sum + 5 * tokens, denominator = 8 * tokens;
-  const std::int64_t offset = std::int64_t{1} << 40;  // makes the division a floor
-  return std::int32_t((numerator + offset * denominator) / denominator - offset);
-}
-
-std::int32_t LynxCellSum(const std::int32_t* cells, int tokens, std::size_t stride) {
-  std::int32_t sum = 0;
-  for (int token = 0; token < tokens; ++token) sum += cells[std::size_t(token) * stride];
-  return sum;
-}
-
-std::int32_t LynxDistanceSum(const std::int32_t* cells, int tokens, std::size_t stride, std::int32_t mean) {
-  std::int32_t sum = 0;
-  for (int token = 0; token < tokens; ++token) sum += LynxDistanceOf(cells[std::size_t(token) * stride], mean);
-  return sum;
-}
 
 namespace {
 

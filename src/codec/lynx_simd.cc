@@ -37,11 +37,11 @@ void Widen(ConstRows from, int tokens, int channels, float* rows) {
 }
 
 void Narrow(const float* rows, int tokens, int channels, Rows to) {
-  const int whole = VectorChannels(channels);
   for (int t = 0; t < tokens; ++t, rows += channels) {
     auto* row = RowAs<std::uint16_t>(to, t, 0);
-    for (int c = 0; c < whole; c += kFloats) StoreValues(LoadValues(rows + c), row + c);
-    for (int c = whole; c < channels; ++c) StoreValue(rows[c], row + c);
+    int c = StreamValues(
+        channels, [&](int at) HWY_ATTR { return LoadValues(rows + at); }, row);
+    for (; c < channels; ++c) StoreValue(rows[c], row + c);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "codec/lynx_tables.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "base/portable_math.h"
@@ -89,19 +88,9 @@ double Entropy(double magnitude) {
   return nats / kLn2;
 }
 
-// The nearest per_octave * log2(value), from 2^-100.
-int OctavesOf(float value, int per_octave) {
-  if (!(value >= 0x1p-100f)) return -100 * per_octave;
-  const double octaves = PortableLog(double(value)) * (per_octave / 0.6931471805599453);
-  return int(octaves + 128 * per_octave + 0.5) - 128 * per_octave;
-}
-
 }  // namespace
 
 float EighthOctave(int eighths) { return float(EighthOctaveExactly(eighths)); }
-
-int EighthOctavesOf(float value) { return OctavesOf(value, 8); }
-int FineOctavesOf(float value) { return OctavesOf(value, 64); }
 
 const LynxTables& LynxTables::Get() {
   static const LynxTables tables;
@@ -115,17 +104,6 @@ LynxTables::LynxTables() {
   for (int eighths = kLeastEighths; eighths <= kGreatestEighths; ++eighths) {
     bits_[std::size_t(eighths - kLeastEighths)] = Entropy(EighthOctaveExactly(eighths));
   }
-}
-
-int LynxTables::ClassOf(std::int64_t sum, int tokens) const {
-  const int eighths = EighthOctavesOf(float(sum) / (32.0f * float(tokens)));
-  return std::clamp(kLynxUnitClass + (eighths + 1 + 1024) / 2 - 512, 0, kLynxClasses - 1);
-}
-
-double LynxTables::Bits(int eighths) const {
-  if (eighths < kLeastEighths) return bits_.front();
-  if (eighths > kGreatestEighths) return bits_.back() + (eighths - kGreatestEighths) / 8.0;
-  return bits_[std::size_t(eighths - kLeastEighths)];
 }
 
 }  // namespace lynx

@@ -2,8 +2,11 @@
 // from a density by IEEE basic operations alone: the same on every machine.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+
+#include "base/portable_math.h"
 
 namespace lynx {
 
@@ -23,10 +26,14 @@ constexpr int LynxTableOf(int channel_class) { return channel_class - 4 * LynxSh
 
 // 2^(eighths / 8) in single precision; eighths in [-1008, 1023].
 float EighthOctave(int eighths);
-// The nearest 8 log2(value), at least -800; value >= 0.
-int EighthOctavesOf(float value);
-// The nearest 64 log2(value), at least -6400.
-int FineOctavesOf(float value);
+// The nearest per_octave * log2(value), from 2^-100 on; value >= 0.
+constexpr int OctavesOf(float value, int per_octave) {
+  if (!(value >= 0x1p-100f)) return -100 * per_octave;
+  const double octaves = PortableLog(double(value)) * (per_octave / 0.6931471805599453);
+  return int(octaves + 128 * per_octave + 0.5) - 128 * per_octave;
+}
+constexpr int EighthOctavesOf(float value) { return OctavesOf(value, 8); }
+constexpr int FineOctavesOf(float value) { return OctavesOf(value, 64); }
 
 struct LynxTable {
   std::array<std::uint16_t, kLynxSymbols + 1> cumulative;  // of 2^12; every symbol has at least one
@@ -34,15 +41,23 @@ struct LynxTable {
   constexpr int Frequency(int each) const { return cumulative[std::size_t(each) + 1] - cumulative[std::size_t(each)]; }
 };
 
+// All that coding looks up; a copy of it works as well (on a GPU).
 class LynxTables {
  public:
   static const LynxTables& Get();
-  const LynxTable& operator[](int table) const { return tables_[std::size_t(table)]; }
+  constexpr const LynxTable& operator[](int table) const { return tables_[std::size_t(table)]; }
 
   // The class of a channel with `tokens` values whose magnitudes, in 32nds of a step, sum up to `sum`.
-  int ClassOf(std::int64_t sum, int tokens) const;
+  static constexpr int ClassOf(std::int64_t sum, int tokens) {
+    const int eighths = EighthOctavesOf(float(sum) / (32.0f * float(tokens)));
+    return std::clamp(kLynxUnitClass + (eighths + 1 + 1024) / 2 - 512, 0, kLynxClasses - 1);
+  }
   // Bits per value in a channel whose mean magnitude is 2^(eighths / 8) steps.
-  double Bits(int eighths) const;
+  constexpr double Bits(int eighths) const {
+    if (eighths < kLeastEighths) return bits_.front();
+    if (eighths > kGreatestEighths) return bits_.back() + (eighths - kGreatestEighths) / 8.0;
+    return bits_[std::size_t(eighths - kLeastEighths)];
+  }
 
  private:
   static constexpr int kLeastEighths = -48, kGreatestEighths = 40;

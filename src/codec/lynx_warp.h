@@ -19,8 +19,16 @@
 namespace lynx {
 
 struct LynxKernelTables {
-  LynxTable tables[kLynxTables];
+  LynxTables tables = LynxTables::Get();
   float centre_steps[kLynxGreatestStep - kLynxLeastStep + 1];  // a 32nd of each step
+  float per_cells[kLynxGreatestStep - kLynxLeastStep + 1];     // 16 / step
+
+  LynxKernelTables() {
+    for (int step = kLynxLeastStep; step <= kLynxGreatestStep; ++step) {
+      centre_steps[step - kLynxLeastStep] = EighthOctave(step - 40);
+      per_cells[step - kLynxLeastStep] = EighthOctave(32 - step);
+    }
+  }
 };
 
 struct LynxDecodeJob {
@@ -121,7 +129,7 @@ LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const L
 
 // Symbols, and which are outermost; false: corrupt.
 template <class Warp>
-LYNX_KERNEL bool LynxTakeSymbols(const Warp& warp, const DevicePage& page, const LynxTable* tables,
+LYNX_KERNEL bool LynxTakeSymbols(const Warp& warp, const DevicePage& page, const LynxTables& tables,
                                  const LynxWarpRows& rows, LynxWarpWork* work) {
   const int channels = page.dims.channels, lanes = RansLanesOf(channels), tokens = work->parts.coded;
   const std::byte* states_from = page.payloads[0] + work->states_at;

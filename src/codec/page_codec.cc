@@ -273,6 +273,7 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     DecodeChunk(present, dims, chunk, rows, pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
   }
+  PublishRows();
   return Ok();
 }
 

@@ -113,6 +113,7 @@ class PageCodec : public Codec {
 
   // True when the codec can work on the page's own rows where they are BF16 with channels side by side. Then these take
   // the places of EncodeValues (but any values may come: false when one is not finite or too large) and DecodeChunk.
+  // DecodeRows may write past the caches; its caller does PublishRows (kernels.h).
   virtual bool TakesRows(const PageAddress&) const { return false; }
   virtual bool EncodeRows(ConstRows, const PageDims&, std::span<std::byte* const>, std::span<std::size_t>,
                           Scratch) const {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/bytes.h"
 #include "base/float16.h"
@@ -45,12 +46,20 @@ inline void PackRows(const std::uint8_t* elements, int tokens, int channels, int
     }
   }
 }
-// Adds a token's bits, `up` bits higher, to a byte per channel.
+// Adds a token's bits, `up` bits higher, to a byte per channel: eight bytes at a time, as there are no shifts of bytes.
 inline void AddRow(const std::byte* rows, int channels, int width, int token, int up, std::uint8_t* to) {
   const int per_byte = 8 / width, mask = (1 << width) - 1, down = token % per_byte * width;
-  const auto* from =
-      reinterpret_cast<const std::uint8_t*>(rows) + std::size_t(token / per_byte) * std::size_t(channels);
-  for (int c = 0; c < channels; ++c) to[c] = std::uint8_t(to[c] + ((from[c] >> down & mask) << up));
+  const std::byte* from = rows + std::size_t(token / per_byte) * std::size_t(channels);
+  const std::uint64_t masks = 0x0101010101010101u * std::uint64_t(mask);
+  int c = 0;
+  for (; c + 8 <= channels; c += 8) {
+    std::uint64_t codes, sums;
+    std::memcpy(&codes, from + c, sizeof codes);
+    std::memcpy(&sums, to + c, sizeof sums);
+    sums += (codes >> down & masks) << up;
+    std::memcpy(to + c, &sums, sizeof sums);
+  }
+  for (; c < channels; ++c) to[c] = std::uint8_t(to[c] + ((std::uint8_t(from[c]) >> down & mask) << up));
 }
 
 // Code rows: codes of `width` < 8 bits are cut, from their high bits, into pieces of 4, 2 and 1 bits, those that add up

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/float16.h"
+#include "codec/lynx_reference.h"
 #include "codec/page_codec.h"
 #include "codec/rope_table.h"
 
@@ -55,6 +56,9 @@ struct DeviceTarget {
   PageDims dims;
   std::byte* payloads[kMaxDeviceStreams] = {};
   std::uint32_t* exact = nullptr;
+  // Of `lynx` alone:
+  LynxRate rate;
+  std::uint32_t* anchor_bytes = nullptr;  // becomes the length of payload 0
 };
 
 // A RopeTable whose numbers lie in device memory; pairs = 0: heads are not turned.

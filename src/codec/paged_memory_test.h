@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "codec/lynx_profile.h"
 #include "codec/page_memory_test.h"
 #include "codec/paged_cache.h"
 
@@ -75,6 +76,21 @@ inline CacheShape RopeShapeFor(int heads, int head_dim, ElementType type = Eleme
   if (head_dim >= 2) shape.layers[0].rope = turn(RopePairing::kNorm, 0, head_dim / 2 * 2);
   if (head_dim >= 8) shape.layers[1].rope = turn(RopePairing::kNeox, 2, head_dim / 4 * 2);
   return shape;
+}
+
+// Steps of `lynx` per channel, some far from what the values need: from levels of one symbol to those with low bits.
+inline Profile ProfileFor(const CacheShape& shape) {
+  LynxProfile rows;
+  Random random(31);
+  for (const LayerShape& layer : shape.layers) {
+    for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+      auto& row = rows.emplace_back(std::size_t(layer.kv_heads * layer.HeadDim(kind)));
+      for (LynxChannelProfile& channel : row) {
+        channel = {std::int16_t(random.Below(300)), std::int16_t(int(random.Below(600)) - 300)};
+      }
+    }
+  }
+  return WriteLynxProfile(rows, shape);
 }
 
 struct PagedCase {

@@ -30,6 +30,14 @@ constexpr std::uint8_t RansTake(const LynxTable& table, std::uint32_t* state) {
   return symbol;
 }
 constexpr std::uint32_t RansRefill(std::uint32_t state, std::uint16_t word) { return state << 16 | word; }
+// The inverse: a symbol goes into a state, which first gives its low 16 bits away as a word where it is too large.
+constexpr bool RansSpills(const LynxTable& table, std::uint8_t symbol, std::uint32_t state) {
+  return state >= std::uint32_t(table.Frequency(symbol)) << (32 - kLynxProbabilityBits);
+}
+constexpr void RansPut(const LynxTable& table, std::uint8_t symbol, std::uint32_t* state) {
+  const auto frequency = std::uint32_t(table.Frequency(symbol));
+  *state = (*state / frequency << kLynxProbabilityBits) + *state % frequency + table.cumulative[symbol];
+}
 
 struct RansPage {
   int tokens = 0;

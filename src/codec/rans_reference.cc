@@ -23,13 +23,12 @@ void RansEncodeBlock(const RansPage& page, int first, const std::uint8_t* symbol
     const std::uint8_t* row = symbols + std::size_t(token) * std::size_t(page.channels) + first;
     for (int lane = LanesOfBlock(page, first) - 1; lane >= 0; --lane) {
       const LynxTable& table = *page.tables[first + lane];
-      const auto frequency = std::uint32_t(table.Frequency(row[lane]));
       std::uint32_t& state = (*states)[std::size_t(lane)];
-      if (state >= frequency << (32 - kLynxProbabilityBits)) {
+      if (RansSpills(table, row[lane], state)) {
         *--*word = std::uint16_t(state);
         state >>= 16;
       }
-      state = (state / frequency << kLynxProbabilityBits) + state % frequency + table.cumulative[row[lane]];
+      RansPut(table, row[lane], &state);
     }
   }
 }
