@@ -23,6 +23,7 @@ ARROWS = {
     "engine/llama": {"base"},
     "net": {"transfer", "wire", "base"},
     "serve": {"net", "transfer", "wire", "speculate", "codec", "base"},
+    "front": {"serve", "net", "transfer", "wire", "speculate", "codec", "base"},
     "eval": {"net", "transfer", "wire", "speculate", "codec", "base"},
 }
 PUBLIC_ONLY = {"python", "examples"}  # include/lynx and nothing of src/
@@ -36,14 +37,16 @@ DOORS = [
     ("Highway", r"(hwy|highway)/.*", [r".*_simd\.cc"]),
     ("CUDA", r"(cuda|cooperative_groups|cub/|thrust/)\w*.*", [r".*\.cu"]),
     ("CLI11", r"CLI/.*", [r"(tools|bench)/.*"]),
-    ("JSON", r"nlohmann/.*", [r"(tools|bench)/.*", r"src/(serve|eval)/.*", TEST]),
+    ("JSON", r"nlohmann/.*", [r"(tools|bench)/.*", r"src/(front|serve|eval)/.*", TEST]),
+    ("cpp-httplib", r"httplib\.h", [r"src/front/http_connection\.cc"]),
+    ("OpenSSL", r"openssl/.*", [r"src/(net|front)/.*"]),
     ("GoogleTest", r"(gtest|gmock)/.*", [TEST]),
     ("processes", PROCESS, [r"src/net/.*", r"tools/.*", TEST]),
     ("system calls", r"(sys|netinet|arpa|linux)/.*|net/(if|if_arp|route)\.h|(netdb|ifaddrs|dlfcn|pthread|sched)\.h",
      [r"src/net/.*", TEST]),
     ("threads", r"thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token",
-     [r"src/(base|engine/\w+|net|serve|eval)/.*", r"(tools|bench|examples|python)/.*", TEST]),
-    ("clocks", r"chrono|ctime|time\.h", [r"src/(base|engine/\w+|net|serve|eval)/.*",
+     [r"src/(base|engine/\w+|net|front|serve|eval)/.*", r"(tools|bench|examples|python)/.*", TEST]),
+    ("clocks", r"chrono|ctime|time\.h", [r"src/(base|engine/\w+|net|front|serve|eval)/.*",
                                          r"(tools|bench|examples|python)/.*", TEST]),
 ]
 
@@ -189,6 +192,9 @@ BAD = {  # file -> (content, what the violation must say)
     "include/lynx/p.h": ("#include <vendor/x.h>\n", "a public header includes only"),
     "examples/q.cc": ('#include "codec/x.h"\n', "examples uses only include/lynx"),
     "src/other/r.cc": ('#include "base/x.h"\n', "has no arrows"),
+    "src/serve/w.cc": ("#include <httplib.h>\n", "cpp-httplib may not enter"),
+    "src/serve/x.cc": ('#include "front/x.h"\n', "serve may not include front"),
+    "src/codec/y.cc": ("#include <openssl/sha.h>\n", "OpenSSL may not enter"),
     "src/base/s.cc": ('#include "bytes.h"\n', 'write "module/file.h"'),
     "src/base/t.cc": ("// TO" + "DO: more\n", "an unfinished mark"),
     "docs/u.md": ("see /wo" + "rk/notes\n", "a path of one machine"),

@@ -256,7 +256,7 @@ Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view do
   std::string around(kMark);
   if (!question.empty()) around += "\n\n" + std::string(question);
   if (!raw) {
-    LYNX_ASSIGN_OR_RETURN(around, engine.ChatPrompt(around));
+    LYNX_ASSIGN_OR_RETURN(around, engine.ChatPrompt({{"user", around}}));
   }
   const auto at = around.find(kMark);
   if (at == std::string::npos) return EngineError("the model's chat template drops the message; use --raw");

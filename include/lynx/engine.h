@@ -42,21 +42,26 @@ struct LayerProbe {
   float residual_rms = 0;           // of the residual stream behind attention, over the tokens
 };
 
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
   virtual const EngineInfo& info() const = 0;
 
-  // --- text ---
+  // --- text: any thread may call these at any time ---
   // With `special`, control tokens written in the text (<|im_start|>) become tokens; a model that begins sequences
   // with a token of its own gets it here.
   virtual Result<std::vector<Token>> Tokenize(std::string_view text, bool special) const = 0;
   // The bytes of one token; possibly part of a UTF-8 character. Empty for control tokens and unknown ids.
   virtual std::string TokenText(Token token) const = 0;
   virtual bool IsEndOfText(Token token) const = 0;
-  // The model's own chat template around one user message, ready for Tokenize(…, special = true). kUnsupported when
-  // the model has none.
-  virtual Result<std::string> ChatPrompt(std::string_view user) const = 0;
+  // The model's own chat template around the messages, with the beginning of the answer, ready for Tokenize(…, special =
+  // true). kUnsupported when the model has none.
+  virtual Result<std::string> ChatPrompt(const std::vector<ChatMessage>& messages) const = 0;
 
   // --- sequences ---
   // kLimit when max_sequences are open.

@@ -31,7 +31,7 @@ class MadeUpEngine : public Engine {
   Result<std::vector<Token>> Tokenize(std::string_view, bool) const override { return std::vector<Token>(); }
   std::string TokenText(Token) const override { return ""; }
   bool IsEndOfText(Token) const override { return false; }
-  Result<std::string> ChatPrompt(std::string_view) const override { return Unsupported("made up"); }
+  Result<std::string> ChatPrompt(const std::vector<ChatMessage>&) const override { return Unsupported("made up"); }
   Result<SequenceId> Open() override { return ++open_; }
   void Close(SequenceId) override { --open_; }
   int Length(SequenceId) const override { return 0; }

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -66,6 +67,18 @@ int FinishConnect(int fd, TimeNs timeout) {
   socklen_t size = sizeof error;
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
   return error;
+}
+
+bool WaitFor(const Fd& socket, short events, TimeNs timeout) {
+  const TimeNs end = MonotonicNow() + timeout;
+  for (;;) {
+    const TimeNs left = std::max<TimeNs>(end - MonotonicNow(), 0);
+    pollfd waiting{socket.get(), events, 0};
+    const int ready = poll(&waiting, 1, int((left + kMillisecondNs - 1) / kMillisecondNs));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return true;  // what is wrong shows when it is used
+    if (left == 0) return false;
+  }
 }
 
 }  // namespace
@@ -170,7 +183,16 @@ Result<std::size_t> WriteSome(const Fd& socket, std::span<const std::byte> from)
   }
 }
 
+bool WaitReadable(const Fd& socket, TimeNs timeout) { return WaitFor(socket, POLLIN | POLLRDHUP, timeout); }
+bool WaitWritable(const Fd& socket, TimeNs timeout) { return WaitFor(socket, POLLOUT, timeout); }
+
+bool PeerLeft(const Fd& socket) {
+  pollfd state{socket.get(), POLLRDHUP, 0};
+  return poll(&state, 1, 0) > 0;
+}
+
 void EndWriting(const Fd& socket) { shutdown(socket.get(), SHUT_WR); }
+void EndReading(const Fd& socket) { shutdown(socket.get(), SHUT_RD); }
 
 void SetNotSentLowWater(const Fd& socket, std::uint32_t bytes) {
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);

@@ -60,8 +60,17 @@ Fd AcceptFrom(const Fd& listener, const TcpOptions& options);
 Result<std::size_t> ReadSome(const Fd& socket, std::span<std::byte> into);
 Result<std::size_t> WriteSome(const Fd& socket, std::span<const std::byte> from);
 
+// Block until the socket can be read or written without waiting (its end and errors count), or the time is over: false.
+bool WaitReadable(const Fd& socket, TimeNs timeout);
+bool WaitWritable(const Fd& socket, TimeNs timeout);
+
+// The peer has ended its side or is gone, even if not all of its bytes were read.
+bool PeerLeft(const Fd& socket);
+
 // Tells the peer that nothing more comes; reading goes on.
 void EndWriting(const Fd& socket);
+// No more can be read, by nobody: threads that wait for it wake. For a listener: no more can be accepted.
+void EndReading(const Fd& socket);
 
 // The socket takes no more data while this much is unsent, so that a later choice can still go first.
 void SetNotSentLowWater(const Fd& socket, std::uint32_t bytes);

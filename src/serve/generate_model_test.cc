@@ -72,7 +72,7 @@ std::unique_ptr<Engine> OpenModel(int max_sequences, bool unified) {
 std::vector<Token> PromptOf(const Engine& engine, int i) {
   std::string text;
   for (int part = 0; part <= 1 + i % 3; ++part) text += std::string(kTexts[(i + part) % 5]) + "\n\n";
-  return engine.Tokenize(engine.ChatPrompt(text + kQuestions[i]).value(), true).value();
+  return engine.Tokenize(engine.ChatPrompt({{"user", text + kQuestions[i]}}).value(), true).value();
 }
 
 TEST(GenerateModel, ExactOnFivePromptsTwoCodecsTwoSamplings) {

@@ -193,7 +193,7 @@ TEST_F(LlamaEngineModel, TokensAndText) {
   EXPECT_TRUE(engine->Tokenize("", true).ok());
   ASSERT_TRUE(engine->Tokenize(std::string(100000, 'a'), true).ok());
 
-  const auto prompt = engine->ChatPrompt("What is a lynx?");
+  const auto prompt = engine->ChatPrompt({{"user", "What is a lynx?"}});
   ASSERT_TRUE(prompt.ok()) << prompt.status().ToString();
   EXPECT_THAT(*prompt, HasSubstr("What is a lynx?"));
   const auto ids = engine->Tokenize(*prompt, true);

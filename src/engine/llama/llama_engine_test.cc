@@ -207,7 +207,7 @@ TEST(LlamaEngine, ModelsWithoutTokenizerOrTemplateSaySo) {
   auto engine = OpenRandom({});
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   EXPECT_EQ((*engine)->Tokenize("text", true).status().code(), ErrorCode::kUnsupported);
-  EXPECT_EQ((*engine)->ChatPrompt("text").status().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ((*engine)->ChatPrompt({{"user", "text"}}).status().code(), ErrorCode::kUnsupported);
   EXPECT_EQ((*engine)->TokenText(5), "");
 }
 

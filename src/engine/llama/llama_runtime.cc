@@ -88,16 +88,16 @@ bool LlamaRuntime::IsEndOfText(Token token) const {
   return token >= 0 && token < info_.vocab_size && llama_vocab_is_eog(vocab_, token);
 }
 
-Result<std::string> LlamaRuntime::ChatPrompt(std::string_view user) const {
+Result<std::string> LlamaRuntime::ChatPrompt(const std::vector<ChatMessage>& messages) const {
   const char* chat_template = llama_model_chat_template(gguf_.model.get(), nullptr);
   if (chat_template == nullptr) return Unsupported("this model has no chat template: send plain text instead");
-  const std::string content(user);
-  const llama_chat_message message{"user", content.c_str()};
   return Guarded([&]() -> Result<std::string> {
-    std::string prompt(content.size() + 1024, '\0');
+    std::vector<llama_chat_message> chat;
+    for (const ChatMessage& message : messages) chat.push_back({message.role.c_str(), message.content.c_str()});
+    std::string prompt(1024, '\0');
     for (int attempt = 0; attempt < 2; ++attempt) {
-      const int length =
-          llama_chat_apply_template(chat_template, &message, 1, /*add_ass=*/true, prompt.data(), int(prompt.size()));
+      const int length = llama_chat_apply_template(chat_template, chat.data(), chat.size(), /*add_ass=*/true,
+                                                   prompt.data(), int(prompt.size()));
       if (length < 0) return Unsupported("llama.cpp does not know this model's chat template: send plain text instead");
       const bool fits = std::size_t(length) <= prompt.size();
       prompt.resize(std::size_t(length));

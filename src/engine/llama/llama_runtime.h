@@ -28,7 +28,7 @@ class LlamaRuntime final : public Engine {
   Result<std::vector<Token>> Tokenize(std::string_view text, bool special) const override;
   std::string TokenText(Token token) const override;
   bool IsEndOfText(Token token) const override;
-  Result<std::string> ChatPrompt(std::string_view user) const override;
+  Result<std::string> ChatPrompt(const std::vector<ChatMessage>& messages) const override;
 
   Result<SequenceId> Open() override;
   void Close(SequenceId sequence) override;

@@ -40,7 +40,7 @@ class ToyEngine final : public Engine {
   Result<std::vector<Token>> Tokenize(std::string_view text, bool special) const override;
   std::string TokenText(Token token) const override;
   bool IsEndOfText(Token token) const override { return token == options_.vocab - 1; }
-  Result<std::string> ChatPrompt(std::string_view user) const override { return std::string(user); }
+  Result<std::string> ChatPrompt(const std::vector<ChatMessage>& messages) const override;
 
   Result<SequenceId> Open() override;
   void Close(SequenceId sequence) override;
@@ -77,6 +77,12 @@ Result<std::vector<Token>> ToyEngine::Tokenize(std::string_view text, bool /*spe
   std::vector<Token> tokens;
   for (char c : text) tokens.push_back((int(std::uint8_t(c)) - ' ' + 256) % 256 % (options_.vocab - 1));
   return tokens;
+}
+
+Result<std::string> ToyEngine::ChatPrompt(const std::vector<ChatMessage>& messages) const {
+  std::string prompt;
+  for (const ChatMessage& message : messages) prompt += (prompt.empty() ? "" : " ") + message.content;
+  return prompt;
 }
 
 std::string ToyEngine::TokenText(Token token) const {

@@ -27,7 +27,8 @@ struct ToyOptions {
 };
 
 // Text: printable ASCII from space on is one token per character, other bytes wrap around; end of text has no text.
-// ChatPrompt gives the text unchanged. kInvalid for dimensions that are not positive or do not fit.
+// ChatPrompt gives what the messages say, a space between them. kInvalid for dimensions that are not positive or do not
+// fit.
 Result<std::unique_ptr<Engine>> MakeToyEngine(const ToyOptions& options);
 
 }  // namespace lynx
