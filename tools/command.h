@@ -100,6 +100,8 @@ Status CheckServed(std::string_view codec);
 
 // Subcommands: each adds itself to the app and sets *exit_code when it has run.
 void AddPrefillCommand(CLI::App* app, int* exit_code);
+void AddDecodeCommand(CLI::App* app, int* exit_code);
+void AddServeCommand(CLI::App* app, int* exit_code);
 void AddGenerateCommand(CLI::App* app, int* exit_code);
 void AddDemoCommand(CLI::App* app, int* exit_code);
 void AddLinkCommand(CLI::App* app, int* exit_code);

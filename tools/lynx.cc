@@ -21,7 +21,7 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
     if (word.starts_with("-")) return "there is no option " + word;
     return has_command ? "\"" + word + "\" belongs to no option" : "there is no command \"" + word + "\"";
   }
-  return has_command ? error.what() : "give a command: demo, prefill, generate, link or eval";
+  return has_command ? error.what() : "give a command: demo, serve, prefill, decode, generate, link or eval";
 }
 
 int WrongUse(const CLI::App& app, const CLI::ParseError& error) {
@@ -50,13 +50,17 @@ int Run(int argc, char** argv) {
   app.footer(
       "First steps:\n"
       "  lynx demo --model M.gguf                      both nodes on this machine, a slow link between them\n"
+      "  lynx serve --model M.gguf                     answer over HTTP, as OpenAI's API\n"
       "Two machines (or two terminals, with 127.0.0.1):\n"
       "  lynx prefill --model M.gguf --listen 0.0.0.0:7000                   on the one that reads prompts\n"
       "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"   on the one that answers\n"
+      "  lynx decode --model M.gguf --prefill HOST:7000                      the same for many, over HTTP\n"
       "`lynx COMMAND --help` explains each command. Without a model file, try --model toy.");
   int exit_code = lynx::kExitOk;
   lynx::AddDemoCommand(&app, &exit_code);
+  lynx::AddServeCommand(&app, &exit_code);
   lynx::AddPrefillCommand(&app, &exit_code);
+  lynx::AddDecodeCommand(&app, &exit_code);
   lynx::AddGenerateCommand(&app, &exit_code);
   lynx::AddLinkCommand(&app, &exit_code);
   lynx::AddEvalCommand(&app, &exit_code);

@@ -59,8 +59,8 @@ class Engine {
   // The bytes of one token; possibly part of a UTF-8 character. Empty for control tokens and unknown ids.
   virtual std::string TokenText(Token token) const = 0;
   virtual bool IsEndOfText(Token token) const = 0;
-  // The model's own chat template around the messages, with the beginning of the answer, ready for Tokenize(…, special =
-  // true). kUnsupported when the model has none.
+  // The model's own chat template around the messages, with the beginning of the answer, ready for Tokenize(…, special
+  // = true). kUnsupported when the model has none.
   virtual Result<std::string> ChatPrompt(const std::vector<ChatMessage>& messages) const = 0;
 
   // --- sequences ---

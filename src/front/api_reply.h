@@ -31,8 +31,8 @@ std::string FinishChunk(const ReplyHead& head, FinishReason reason);
 // `timeline`: with what happened when.
 std::string UsageChunk(const ReplyHead& head, int prompt_tokens, const GenerateResult& result, bool timeline);
 // Tokens [position, position + count) are drafts now, are committed now, or (all from `position` on, count is how many)
-// have been taken back. `text` is theirs; committed text is what TextChunk shows too. Has no choices, so that clients that
-// don't know it pass over it.
+// have been taken back. `text` is theirs; committed text is what TextChunk shows too. Has no choices, so that clients
+// that don't know it pass over it.
 enum class DraftEvent { kDraft, kCommit, kRollback };
 std::string DraftChunk(const ReplyHead& head, DraftEvent event, std::size_t position, std::size_t count,
                        std::string_view text);

@@ -83,11 +83,14 @@ class Fields {
     *to = int(number);
   }
 
-  void Number(const char* name, float* to) {
+  void Number(const char* name, int low, int high, float* to) {
     const Json* value = Find(name);
     if (value == nullptr) return;
-    if (!value->is_number()) return Fail(name, "must be a number");
-    *to = float(value->get<double>());
+    const double number = value->is_number() ? value->get<double>() : -1;
+    if (number < low || number > high) {
+      return Fail(name, "must be a number from " + std::to_string(low) + " to " + std::to_string(high));
+    }
+    *to = float(number);
   }
 
   const Status& status() const { return status_; }
@@ -115,7 +118,8 @@ void ReadPrompt(Fields* fields, ApiPrompt* prompt) {
     std::vector<Token> tokens;
     for (const Json& item : *value) {
       const auto id = item.get<std::int64_t>();
-      if (id < 0 || id > std::numeric_limits<Token>::max()) return fields->Fail("prompt", "has a token id out of range");
+      if (id < 0 || id > std::numeric_limits<Token>::max())
+        return fields->Fail("prompt", "has a token id out of range");
       tokens.push_back(Token(id));
     }
     *prompt = std::move(tokens);
@@ -132,7 +136,8 @@ bool ReadContent(const Json& content, std::string* text) {
   }
   if (!content.is_array()) return false;
   for (const Json& part : content) {
-    if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string()) return false;
+    if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string())
+      return false;
     *text += part["text"].get<std::string>();
   }
   return true;
@@ -175,9 +180,9 @@ void ReadStop(Fields* fields, std::vector<std::string>* stop) {
 
 void ReadSampling(Fields* fields, ApiRequest* request) {
   SamplingOptions* sampling = &request->sampling;
-  fields->Number("temperature", &sampling->temperature);
-  fields->Number("top_p", &sampling->top_p);
-  fields->Number("min_p", &sampling->min_p);
+  fields->Number("temperature", 0, 100, &sampling->temperature);
+  fields->Number("top_p", 0, 1, &sampling->top_p);
+  fields->Number("min_p", 0, 1, &sampling->min_p);
   std::optional<int> top_k;
   fields->Integer("top_k", -1, std::numeric_limits<int>::max(), &top_k);
   sampling->top_k = std::max(top_k.value_or(0), 0);  // -1 is "off" in vLLM and llama-server
@@ -188,7 +193,7 @@ void ReadSampling(Fields* fields, ApiRequest* request) {
   }
   if (!fields->status().ok()) return;
   const Status status = CheckSampling(*sampling);
-  if (!status.ok()) fields->Fail("temperature", "or another sampling field can't be used: " + status.message());
+  if (!status.ok()) fields->Fail("top_p", "can't be used: " + status.message());
 }
 
 // What would change the answer and is not served, unless it has the value that changes nothing.

@@ -38,8 +38,8 @@ struct ApiRequest {
   std::optional<int> max_drafts;
 };
 
-// kInvalid with a message for the client; *param is the field that is wrong, empty when it is the whole body. Fields that
-// would change the answer and can't be served are refused; fields that nobody knows are ignored.
+// kInvalid with a message for the client; *param is the field that is wrong, empty when it is the whole body. Fields
+// that would change the answer and can't be served are refused; fields that nobody knows are ignored.
 Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, std::string* param);
 
 }  // namespace lynx

@@ -1,5 +1,5 @@
-// cpp-httplib reads heads and bodies and writes responses; sockets, time and limits are ours, because the library has no
-// limit for the length of a line, waits by select, and does not tell a handler that its client has left.
+// cpp-httplib reads heads and bodies and writes responses; sockets, time and limits are ours, because the library has
+// no limit for the length of a line, waits by select, and does not tell a handler that its client has left.
 #include "front/http_connection.h"
 
 #include <httplib.h>
@@ -162,7 +162,7 @@ class LibraryConnection final : public HttpConnection, private httplib::Server, 
     to->set_chunked_content_provider(
         from.content_type, [stream = std::move(from.stream)](std::size_t, httplib::DataSink& sink) {
           bool there = true;
-          stream([&](std::string_view bytes) { 
+          stream([&](std::string_view bytes) {
             // A piece without bytes would end the body.
             return there = there && (bytes.empty() || sink.write(bytes.data(), bytes.size()));
           });

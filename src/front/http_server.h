@@ -1,4 +1,5 @@
-// HTTP/1.1: requests in, responses out, a thread per connection. What speaks HTTP (cpp-httplib) stays behind this header.
+// HTTP/1.1: requests in, responses out, a thread per connection. What speaks HTTP (cpp-httplib) stays behind this
+// header.
 #pragma once
 
 #include <functional>
@@ -14,11 +15,11 @@
 namespace lynx {
 
 struct HttpLimits {
-  int connections = 128;               // more are refused with 503
-  std::size_t body_bytes = 8 << 20;    // of a request, after decompression too
-  TimeNs idle = 60 * kSecondNs;        // between the requests of a connection
-  TimeNs read = 60 * kSecondNs;        // from a request's first byte to its last
-  TimeNs write = 30 * kSecondNs;       // without the client taking a byte
+  int connections = 128;             // more are refused with 503
+  std::size_t body_bytes = 8 << 20;  // of a request, after decompression too
+  TimeNs idle = 60 * kSecondNs;      // between the requests of a connection
+  TimeNs read = 60 * kSecondNs;      // from a request's first byte to its last
+  TimeNs write = 30 * kSecondNs;     // without the client taking a byte
   int requests_per_connection = 1000;
 };
 

@@ -1,0 +1,39 @@
+// lynx decode: a node that answers over HTTP.
+#include <memory>
+#include <string>
+
+#include "command.h"
+#include "front_node.h"
+
+namespace lynx {
+namespace {
+
+struct DecodeFlags {
+  EngineFlags engine;
+  std::string prefill;
+  FrontFlags front;
+};
+
+int RunDecode(const DecodeFlags& flags) {
+  StopFlag();
+  auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
+  if (!engine.ok()) return Fail("decode", engine.status());
+  return RunFront("decode", engine->get(), flags.prefill, flags.front);
+}
+
+}  // namespace
+
+void AddDecodeCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<DecodeFlags>();
+  CLI::App* command = app->add_subcommand("decode", "answer over HTTP, with caches from a prefill node");
+  flags->engine.AddTo(command);
+  command->add_option("--prefill", flags->prefill, "the prefill node")->required()->type_name("HOST:PORT");
+  flags->front.AddTo(command);
+  command->footer(
+      "A prefill node with the same model must run, here or on another machine; it may start later:\n"
+      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000\n" +
+      std::string(kFrontHelp));
+  command->callback([flags, exit_code] { *exit_code = RunDecode(*flags); });
+}
+
+}  // namespace lynx

@@ -1,0 +1,76 @@
+// lynx serve: a prefill node and a decode node in one process.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/status_macros.h"
+#include "command.h"
+#include "front_node.h"
+#include "serve/prefill_node.h"
+
+namespace lynx {
+namespace {
+
+struct ServeFlags {
+  EngineFlags engine;
+  int kept = 4;
+  std::string profile;
+  FrontFlags front;
+};
+
+// Serves on a thread of its own.
+class PrefillThread {
+ public:
+  static Result<std::unique_ptr<PrefillThread>> Start(const ServeFlags& flags) {
+    PrefillOptions options;
+    options.listen = "127.0.0.1:0";
+    options.codec_threads = flags.front.node.codec_threads;
+    options.kept_caches = flags.kept;
+    LYNX_ASSIGN_OR_RETURN(options.profile, ReadProfile(flags.profile));
+    auto thread = std::make_unique<PrefillThread>();
+    LYNX_ASSIGN_OR_RETURN(thread->engine_, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));
+    LYNX_ASSIGN_OR_RETURN(thread->node_, PrefillNode::Start(thread->engine_.get(), options));
+    thread->thread_ = std::thread([node = thread->node_.get(), &stop = thread->stop_] { node->Run(stop); });
+    return thread;
+  }
+  ~PrefillThread() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::string& address() const { return node_->listen_address(); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<PrefillNode> node_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+int RunServe(const ServeFlags& flags) {
+  StopFlag();
+  const auto prefill = PrefillThread::Start(flags);
+  if (!prefill.ok()) return Fail("serve", prefill.status());
+  const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
+  if (!engine.ok()) return Fail("serve", engine.status());
+  return RunFront("serve", engine->get(), (*prefill)->address(), flags.front);
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App* app, int* exit_code) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* command = app->add_subcommand("serve", "answer over HTTP with a prefill and a decode node on this machine");
+  flags->engine.AddTo(command);
+  flags->front.AddTo(command);
+  command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(Between(0, 64));
+  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
+      ->type_name("FILE");
+  command->footer(kFrontHelp);
+  command->callback([flags, exit_code] { *exit_code = RunServe(*flags); });
+}
+
+}  // namespace lynx
