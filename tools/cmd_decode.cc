@@ -16,9 +16,11 @@ struct DecodeFlags {
 
 int RunDecode(const DecodeFlags& flags) {
   StopFlag();
+  auto options = flags.front.Options();
+  if (!options.ok()) return Fail("decode", options.status());
   auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("decode", engine.status());
-  return RunFront("decode", engine->get(), flags.prefill, flags.front);
+  return RunFront("decode", engine->get(), flags.prefill, flags.front, std::move(*options));
 }
 
 }  // namespace

@@ -49,11 +49,13 @@ class PrefillThread {
 
 int RunServe(const ServeFlags& flags) {
   StopFlag();
+  auto options = flags.front.Options();
+  if (!options.ok()) return Fail("serve", options.status());
   const auto prefill = PrefillThread::Start(flags);
   if (!prefill.ok()) return Fail("serve", prefill.status());
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("serve", engine.status());
-  return RunFront("serve", engine->get(), (*prefill)->address(), flags.front);
+  return RunFront("serve", engine->get(), (*prefill)->address(), flags.front, std::move(*options));
 }
 
 }  // namespace

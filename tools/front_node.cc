@@ -104,27 +104,7 @@ class OnePrefillNode final : public Answerer {
   std::thread keeper_;
 };
 
-Result<FrontOptions> MakeFrontOptions(const FrontFlags& flags) {
-  FrontOptions options;
-  options.listen = flags.http;
-  options.limits.connections = flags.connections;
-  options.limits.body_bytes = std::size_t(flags.max_body_mib) << 20;
-  options.open = flags.no_auth;
-  options.codec = flags.codec;
-  options.max_drafts = flags.max_drafts;
-  options.log = Say;
-  if (!flags.api_keys.empty()) {
-    LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.api_keys));
-    Result<ApiKeys> keys = ApiKeys::Parse(text);
-    if (!keys.ok()) return Status(keys.status().code(), flags.api_keys + ": " + keys.status().message());
-    options.keys = std::move(*keys);
-  }
-  return options;
-}
-
-Status Serve(Engine* engine, const std::string& prefill, const FrontFlags& flags) {
-  LYNX_ASSIGN_OR_RETURN(FrontOptions options, MakeFrontOptions(flags));
-  LYNX_RETURN_IF_ERROR(CheckServed(flags.codec));
+Status Serve(Engine* engine, const std::string& prefill, const FrontFlags& flags, FrontOptions options) {
   LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
   DecodeOptions decode;
   decode.tcp.congestion_control = flags.node.congestion_control;
@@ -184,8 +164,29 @@ void FrontFlags::AddTo(CLI::App* app) {
   node.AddTo(app);
 }
 
-int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags) {
-  const Status status = Serve(engine, prefill, flags);
+Result<FrontOptions> FrontFlags::Options() const {
+  LYNX_RETURN_IF_ERROR(CheckServed(codec));
+  FrontOptions options;
+  options.listen = http;
+  options.limits.connections = connections;
+  options.limits.body_bytes = std::size_t(max_body_mib) << 20;
+  options.open = no_auth;
+  options.codec = codec;
+  options.max_drafts = max_drafts;
+  options.log = Say;
+  if (!api_keys.empty()) {
+    LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(api_keys));
+    Result<ApiKeys> keys = ApiKeys::Parse(text);
+    if (!keys.ok()) return Status(keys.status().code(), api_keys + ": " + keys.status().message());
+    options.keys = std::move(*keys);
+  }
+  LYNX_RETURN_IF_ERROR(CheckFront(options));
+  return options;
+}
+
+int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags,
+             FrontOptions options) {
+  const Status status = Serve(engine, prefill, flags, std::move(options));
   return status.ok() ? kExitOk : Fail(command, status);
 }
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "command.h"
+#include "front/front.h"
 #include "lynx/engine.h"
 
 namespace lynx {
@@ -24,6 +25,8 @@ struct FrontFlags {
   NodeFlags node;
 
   void AddTo(CLI::App* app);
+  // Reads the keys and checks what can be checked before an engine is opened.
+  Result<FrontOptions> Options() const;
 };
 
 // What the help of both commands says about using them.
@@ -31,6 +34,7 @@ extern const char* const kFrontHelp;
 
 // Answers over HTTP until the process is told to stop, with caches from the prefill node at `prefill`. Prints
 // "listening on http://HOST:PORT". Returns the exit code.
-int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags);
+int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags,
+             FrontOptions options);
 
 }  // namespace lynx

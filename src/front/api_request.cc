@@ -239,11 +239,12 @@ void ReadStreaming(Fields* fields, ApiRequest* request) {
 Status ReadLynx(const Fields& fields, ApiRequest* request, std::string* param) {
   const Json* object = fields.Find("lynx");
   if (object == nullptr) return Ok();
-  Fields inner(object->is_object() ? *object : Json::object(), "lynx.");
-  if (!object->is_object()) inner.Fail("", "must be an object");
+  *param = "lynx";
+  if (!object->is_object()) return Invalid("\"lynx\" must be an object");
+  Fields inner(*object, "lynx.");
   for (const auto& item : object->items()) {
     const std::string& key = item.key();
-    if (object->is_object() && key != "drafts" && key != "codec" && key != "max_drafts") {
+    if (key != "drafts" && key != "codec" && key != "max_drafts") {
       inner.Fail(key.substr(0, 64), "is not known; there are drafts, codec and max_drafts");
     }
   }

@@ -117,7 +117,7 @@ TEST(ApiRequest, RefusesWrongCompletions) {
                  {prompt + R"("logprobs": 3})", "logprobs", "not supported"},
                  {prompt + R"("suffix": "x"})", "suffix", "not supported"},
                  {prompt + R"("logit_bias": {"1": 2}})", "logit_bias", "not supported"},
-                 {prompt + R"("lynx": 3})", "lynx.", "must be an object"},
+                 {prompt + R"("lynx": 3})", "lynx", "must be an object"},
                  {prompt + R"("lynx": {"draft": true}})", "lynx.draft", "not known"},
                  {prompt + R"("lynx": {"drafts": true}})", "lynx.drafts", "needs"},
                  {prompt + R"("lynx": {"max_drafts": -1}})", "lynx.max_drafts", "from 0"},

@@ -59,10 +59,7 @@ class Front::Impl {
   ~Impl() { Drain(0); }
 
   Status Start() {
-    LYNX_ASSIGN_OR_RETURN(const Address address, ParseAddress(options_.listen));
-    if (!options_.keys && !options_.open && !IsLoopback(address.host)) {
-      return Invalid(options_.listen + " can be reached from other machines: give --api-keys FILE, or --no-auth");
-    }
+    LYNX_RETURN_IF_ERROR(CheckFront(options_));
     HttpHandlers handlers;
     handlers.answer = [this](HttpRequest& http) { return Answer(http); };
     handlers.refuse = [](int status) { return Refusal(status); };
@@ -376,6 +373,12 @@ class Front::Impl {
   int open_ = 0;  // requests under way
   std::unique_ptr<HttpServer> server_;
 };
+
+Status CheckFront(const FrontOptions& options) {
+  LYNX_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.listen));
+  if (options.keys || options.open || IsLoopback(address.host)) return Ok();
+  return Invalid(options.listen + " can be reached from other machines: give --api-keys FILE, or --no-auth");
+}
 
 Front::Front(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Front::~Front() = default;

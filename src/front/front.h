@@ -25,9 +25,12 @@ struct FrontOptions {
   std::function<void(std::string_view line)> log;
 };
 
+// kInvalid for an address that is none, or that others can reach without a key although nobody said they may.
+Status CheckFront(const FrontOptions& options);
+
 class Front {
  public:
-  // Answers at once. kInvalid or kIo with what to do. The answerer outlives it.
+  // Answers at once. An error of CheckFront, or kIo with what to do. The answerer outlives it.
   static Result<std::unique_ptr<Front>> Start(Answerer* answerer, FrontOptions options);
   // Ends what is under way.
   ~Front();

@@ -382,7 +382,7 @@ TEST(Front, AnswersAreThoseOfTheNodes) {
           if (name == "commit") committed += chunk["lynx"]["text"].get<std::string>();
         }
         EXPECT_EQ(text, expected);
-        if (std::string(lynx) != "{}") EXPECT_EQ(committed, expected);
+        EXPECT_EQ(committed, std::string(lynx) == "{}" ? "" : expected);
       }
     }));
   }

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""lynx decode and lynx serve with the toy engine, as curl sees them: answers, clients that leave at every phase, a
+prefill node that goes and comes, and the ways to stop."""
+
+import hashlib
+import json
+import pathlib
+import signal
+import sys
+import tempfile
+import unittest
+
+from http_processes import Curl, HttpNode, events
+from lynx_processes import END, PAGE, REQUEST, Generate, Node, Tap
+
+PROGRAM = ""
+PROMPT = "The lynx waits in the snow and listens to the small sounds under it. " * 7
+TOY = ("--model", "toy", "--context", "4000")
+LEAVE_AT = {"before the request": (True, REQUEST, 0, 1, False), "during the anchor": (False, PAGE, 0, 3, True),
+            "after the anchor": (False, PAGE, 1, 1, False), "during the residual": (False, PAGE, 1, 3, True),
+            "before the end": (False, END, 1, 1, False)}
+
+
+class HttpTest(unittest.TestCase):
+    def node(self, kind, *arguments):
+        node = kind(PROGRAM, *arguments)
+        self.addCleanup(node.stop)
+        return node
+
+    def serve(self, *arguments):
+        return self.node(HttpNode, "serve", *TOY, *arguments)
+
+    def ask(self, node, stream=False, tokens=24, **more):
+        curl = Curl(node.address + "/v1/completions",
+                    {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "stream": stream, **more})
+        self.addCleanup(lambda: curl.process.poll() is None and curl.leave())
+        return curl
+
+    def test_answers_as_generate_does(self):
+        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address)
+        generate = Generate(PROGRAM, *TOY, "--prefill", prefill.address, "--prompt", PROMPT, "--max-tokens", "24")
+        self.assertEqual(generate.wait(30), 0, generate.stderr)
+        expected = generate.stdout.removesuffix("\n")
+        status, body = self.ask(node).wait()
+        self.assertEqual((status, json.loads(body)["choices"][0]["text"]), (200, expected))
+        for drafts in (False, True):
+            status, body = self.ask(node, stream=True, lynx={"drafts": drafts}).wait()
+            chunks = [chunk for name, chunk in events(body) if name is None]
+            self.assertEqual(chunks.pop(), "[DONE]")
+            self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks), expected)
+            self.assertEqual(drafts, any(name == "commit" for name, _ in events(body)))
+
+    def test_many_at_once(self):
+        node = self.serve("--requests", "3", "--waiting", "1")
+        answers = [curl.wait() for curl in [self.ask(node, tokens=2000, ignored=i) for i in range(12)]]
+        statuses = [status for status, _ in answers]
+        self.assertIn(200, statuses)
+        self.assertLessEqual(set(statuses), {200, 429})
+        texts = {json.loads(body)["choices"][0]["text"] for status, body in answers if status == 200}
+        self.assertEqual(len(texts), 1)
+        counters = node.counters()
+        self.assertEqual(counters['lynx_requests_total{outcome="done"}'], statuses.count(200))
+        self.assertEqual(counters['lynx_requests_total{outcome="refused"}'], statuses.count(429))
+
+    def test_clients_leave_at_every_phase(self):
+        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        for name, where in LEAVE_AT.items():
+            for stream in (False, True):
+                with self.subTest(name, stream=stream):
+                    tap = Tap(prefill.address)
+                    self.addCleanup(tap.stop)
+                    node = self.node(HttpNode, "decode", *TOY, "--prefill", tap.address)
+                    tap.hold(*where)
+                    curl = self.ask(node, stream, lynx={"codec": "nested"})
+                    tap.held()
+                    curl.leave()
+                    node.wait_counter("lynx_requests_open", 0)
+                    self.assertEqual(node.counters()["lynx_requests_running"], 0)
+                    self.assertEqual(node.counters()['lynx_requests_total{outcome="left"}'], 1)
+                    tap.release()
+                    self.assertEqual(self.ask(node).wait()[0], 200)
+                    node.stop()
+
+    def test_prefill_node_goes_and_comes(self):
+        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address)
+        self.assertEqual(self.ask(node).wait()[0], 200)
+        prefill.kill()
+        status, body = self.ask(node).wait()
+        self.assertEqual(status, 503, body)
+        self.assertIn("error", json.loads(body))
+        self.node(Node, "prefill", *TOY, "--listen", prefill.address)
+        node.wait_counter("lynx_prefill_ready", 1)
+        self.assertEqual(self.ask(node).wait()[0], 200)
+
+    def test_keys(self):
+        with tempfile.TemporaryDirectory(prefix="lynx-e2e-") as folder:
+            keys = pathlib.Path(folder) / "keys"
+            keys.write_text(hashlib.sha256(b"open sesame").hexdigest() + " test\n")
+            node = self.serve("--api-keys", str(keys))
+            url = node.address + "/v1/completions"
+            self.assertEqual(Curl(url, {"prompt": "A"}).wait()[0], 401)
+            self.assertEqual(Curl(url, {"prompt": "A"}, "-H", "Authorization: Bearer sesame").wait()[0], 401)
+            self.assertEqual(Curl(url, {"prompt": "A"}, "-H", "Authorization: Bearer open sesame").wait()[0], 200)
+            node.process.send_signal(signal.SIGTERM)
+            node.process.wait(10)
+            node.wait_for("stopping", 10)
+            self.assertNotIn("sesame", "".join(node.log))
+
+    def held_request(self, node_arguments=()):
+        """A node with a request that does not end."""
+        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        tap = Tap(prefill.address)
+        self.addCleanup(tap.stop)
+        node = self.node(HttpNode, "decode", *TOY, "--prefill", tap.address, *node_arguments)
+        tap.hold(*LEAVE_AT["during the anchor"])
+        curl = self.ask(node)
+        tap.held()
+        return node, tap, curl
+
+    def test_sigterm_lets_requests_end(self):
+        node, tap, curl = self.held_request()
+        node.process.send_signal(signal.SIGTERM)
+        node.wait_for("stopping", 10)
+        tap.release()
+        self.assertEqual(curl.wait()[0], 200)
+        self.assertEqual(node.process.wait(10), 0)
+
+    def test_sigterm_has_a_limit(self):
+        node, _, curl = self.held_request(("--drain", "0.3"))
+        node.process.send_signal(signal.SIGTERM)
+        status, body = curl.wait()
+        self.assertEqual(status, 503)
+        self.assertIn("stopping", body)
+        self.assertEqual(node.process.wait(10), 0)
+
+    def test_second_sigterm_ends_at_once(self):
+        node, _, _ = self.held_request()
+        node.process.send_signal(signal.SIGTERM)
+        node.wait_for("stopping", 10)
+        node.process.send_signal(signal.SIGTERM)
+        self.assertEqual(node.process.wait(10), 130)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main(verbosity=2)
