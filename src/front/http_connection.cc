@@ -109,6 +109,7 @@ class LibraryConnection final : public HttpConnection, private httplib::Server, 
 
   // Whether the body may come, before it does: the status to refuse it with, or 0.
   int BodyRefusal() const {
+    if (target_->Has("Content-Encoding")) return 415;
     const bool chunked = target_->Has("Transfer-Encoding");
     if (chunked && target_->Header("Transfer-Encoding") != "chunked") return 400;
     const std::string length = target_->Header("Content-Length");
@@ -126,10 +127,11 @@ class LibraryConnection final : public HttpConnection, private httplib::Server, 
   }
 
   Result<std::string> ReadBody() {
+    close_ = true;
     const int refusal = BodyRefusal();
     if (refusal == 413) return TooLong();
-    if (refusal == 411) return Invalid("the request has no Content-Length");
-    if (refusal != 0 || reader_ == nullptr) return Invalid("the request's body has no clear length");
+    if (refusal == 415) return Invalid("the request's body is compressed; send it as it is");
+    if (refusal != 0 || reader_ == nullptr) return Invalid("the length of the request's body is not clear");
     std::string body;
     bool too_long = false;
     const bool read = (*std::exchange(reader_, nullptr))([&](const char* bytes, std::size_t count) {

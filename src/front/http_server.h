@@ -16,7 +16,7 @@ namespace lynx {
 
 struct HttpLimits {
   int connections = 128;             // more are refused with 503
-  std::size_t body_bytes = 8 << 20;  // of a request, after decompression too
+  std::size_t body_bytes = 8 << 20;  // of a request
   TimeNs idle = 60 * kSecondNs;      // between the requests of a connection
   TimeNs read = 60 * kSecondNs;      // from a request's first byte to its last
   TimeNs write = 30 * kSecondNs;     // without the client taking a byte

@@ -86,14 +86,15 @@ TEST(HttpServer, ABodyThatNobodyReadEndsTheConnection) {
 TEST(HttpServer, RefusesWhatIsNotClear) {
   const Watchdog watchdog(60);
   const auto server = Serve();
-  for (const char* headers : {"", "Content-Length: -1\r\n", "Content-Length: 1x\r\n", "Transfer-Encoding: gzip\r\n",
-                              "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"}) {
+  for (const char* headers :
+       {"", "Content-Length: -1\r\n", "Content-Length: 1x\r\n", "Transfer-Encoding: gzip\r\n",
+        "Content-Length: 5\r\nContent-Encoding: gzip\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"}) {
     const TestResponse response = Exchange(*server, "POST /x HTTP/1.1\r\n" + std::string(headers) + "\r\n0\r\n\r\n");
     EXPECT_EQ(response.status, 400) << headers;
     EXPECT_THAT(response.head, HasSubstr("Connection: close"));
   }
   for (const char* garbage : {"\r\n\r\n", "nonsense\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/9\r\n\r\n",
-                              "BREW / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\r\n\r\n"}) {
+                              "BREW / HTTP/1.1\r\n\r\n", "\x16\x03\x01\r\n\r\n"}) {
     EXPECT_EQ(Exchange(*server, garbage).status, 400) << garbage;
   }
   EXPECT_EQ(Exchange(*server, "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").status, 400);
@@ -115,11 +116,6 @@ TEST(HttpServer, RefusesTooMuch) {
   TestClient asks(server->address());
   asks.Send(post + "Expect: 100-continue\r\nContent-Length: 1\r\n\r\n");
   asks.ReadUntil("100 Continue\r\n\r\n");
-  // A small body that unpacks to 1 MB of zeros (gzip).
-  const std::string bomb(
-      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xed\xc1\x31\x01\x00\x00\x00\xc2\xa0\xf5\x4f\x6d\x0d\x0f\xa0", 26);
-  const TestResponse unpacked = Exchange(*server, post + "Content-Encoding: gzip\r\nContent-Length: 26\r\n\r\n" + bomb);
-  EXPECT_TRUE(unpacked.status == 413 || unpacked.status == 400) << unpacked.status;
 }
 
 TEST(HttpServer, AHeadHasAnEnd) {
