@@ -134,11 +134,10 @@ const char* const kFrontHelp =
     "Streams carry committed text only; with \"lynx\": {\"drafts\": true} they also have events draft, commit and\n"
     "rollback. \"lynx\": {\"codec\": \"int8\", \"max_drafts\": 0} sets these for one request.\n"
     "Other paths: /v1/completions, /v1/models, /health, /metrics, and a page at /.\n"
-    "Other machines: give --http 0.0.0.0:8080 and --api-keys FILE, which has a line per key with its SHA-256 hash "
-    "and,\n"
-    "if wanted, a name:  echo \"$(printf %s KEY | sha256sum | cut -d' ' -f1) alice\" >> FILE\n"
+    "Other machines: give --http 0.0.0.0:8080 and --api-keys FILE, which has a line per key with its SHA-256 hash:\n"
+    "  printf %s KEY | sha256sum >> FILE     (a name may stand in place of the \"-\")\n"
     "Clients then send Authorization: Bearer KEY. HTTP is not encrypted: put a TLS proxy in front.\n"
-    "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use, 130 stopped while requests were under way.";
+    "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use, 130 stopped by a second Ctrl-C.";
 
 void FrontFlags::AddTo(CLI::App* app) {
   const auto number = [app](const char* name, auto& value, const char* meaning, const char* type, double low,

@@ -47,9 +47,11 @@ class Curl:
         return int(status), body
 
     def leave(self):
-        """Closes the connection as a client that was killed."""
+        """Closes the connection as a client that was killed; harmless when it has ended."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
 
 
 def events(body):
