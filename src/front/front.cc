@@ -43,11 +43,20 @@ std::uint64_t RandomNumber() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-// A web page from elsewhere must not use a node that only listens to this machine.
-bool IsForeignPage(const HttpRequest& http) {
+// "localhost:8080" -> "localhost", "[::1]:8080" -> "::1".
+std::string WithoutPort(const std::string& host) {
+  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
+  return host.substr(0, host.find(':'));
+}
+
+// Browsers let pages from anywhere send requests to a node that only listens to its own machine, also under a name that
+// its owner points to 127.0.0.1. They say where the page is from.
+bool IsForeignPage(const HttpRequest& http, bool only_this_machine) {
   const std::string origin = http.Header("Origin");
   const std::string host = http.Header("Host");
-  return !origin.empty() && origin != "http://" + host && origin != "https://" + host;
+  if (origin.empty()) return false;
+  if (origin != "http://" + host && origin != "https://" + host) return true;
+  return only_this_machine && !IsLoopback(WithoutPort(host));
 }
 
 }  // namespace
@@ -113,7 +122,8 @@ class Front::Impl {
       response.headers.emplace_back("Allow", route->method);
       return response;
     }
-    if (IsForeignPage(http)) return ErrorResponse(403, "requests of web pages from elsewhere are refused");
+    if (IsForeignPage(http, !options_.keys && !options_.open))
+      return ErrorResponse(403, "requests of web pages from elsewhere are refused");
     if (route->needs_key && options_.keys && !options_.keys->Accept(http.Header("Authorization"))) {
       return ErrorResponse(401, "give a valid key: Authorization: Bearer KEY", {}, "invalid_api_key");
     }

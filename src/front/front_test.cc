@@ -141,7 +141,11 @@ TEST(Front, SaysWhatIsWrongWithTheRightStatus) {
          "context_length_exceeded");
   expect(node.Post("/v1/completions", R"({"prompt": [96]})"), 400, "vocabulary");
   expect(node.Post("/v1/completions", R"({"prompt": "A"})", "Origin: http://elsewhere\r\n"), 403, "web pages");
-  EXPECT_EQ(node.Post("/v1/completions", R"({"prompt": "A"})", "Origin: http://x\r\n").status, 200);
+  EXPECT_EQ(node.Post("/v1/completions", R"({"prompt": "A"})", "Origin: http://localhost\r\n").status, 200);
+  // A name that its owner points to this machine.
+  TestClient client(node.front->address());
+  client.Send("GET /health HTTP/1.1\r\nHost: evil.example:80\r\nOrigin: http://evil.example:80\r\n\r\n");
+  expect(client.Read(), 403, "web pages");
 }
 
 TEST(Front, SaysWhatFailedWithTheRightStatus) {
