@@ -10,12 +10,15 @@ namespace {
 
 struct DecodeFlags {
   EngineFlags engine;
-  std::string prefill;
+  PrefillPoolOptions prefill;
   FrontFlags front;
 };
 
 int RunDecode(const DecodeFlags& flags) {
   StopFlag();
+  if (flags.prefill.addresses.empty() && flags.prefill.file.empty()) {
+    return Fail("decode", Invalid("give --prefill HOST:PORT or --prefill-file FILE"));
+  }
   auto options = flags.front.Options();
   if (!options.ok()) return Fail("decode", options.status());
   auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
@@ -29,7 +32,13 @@ void AddDecodeCommand(CLI::App* app, int* exit_code) {
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* command = app->add_subcommand("decode", "answer over HTTP, with caches from a prefill node");
   flags->engine.AddTo(command);
-  command->add_option("--prefill", flags->prefill, "the prefill node")->required()->type_name("HOST:PORT");
+  command->add_option("--prefill", flags->prefill.addresses, "a prefill node; may be given several times")
+      ->type_name("HOST:PORT")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--prefill-file", flags->prefill.file,
+                   "more prefill nodes, one per line; read again when it changes")
+      ->type_name("FILE");
   flags->front.AddTo(command);
   command->footer(
       "A prefill node with the same model must run, here or on another machine; it may start later:\n"

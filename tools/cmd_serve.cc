@@ -55,7 +55,7 @@ int RunServe(const ServeFlags& flags) {
   if (!prefill.ok()) return Fail("serve", prefill.status());
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("serve", engine.status());
-  return RunFront("serve", engine->get(), (*prefill)->address(), flags.front, std::move(*options));
+  return RunFront("serve", engine->get(), {{(*prefill)->address()}, "", nullptr}, flags.front, std::move(*options));
 }
 
 }  // namespace

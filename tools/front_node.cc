@@ -1,11 +1,9 @@
 #include "front_node.h"
 
+#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <thread>
 
 #include "base/status_macros.h"
@@ -17,103 +15,43 @@
 namespace lynx {
 namespace {
 
-constexpr auto kReconnect = std::chrono::seconds(1);
-constexpr TimeNs kConnectNs = 2 * kSecondNs;
+// Prefill nodes that come later are taken then; ones that don't fit are told before anybody asks.
+constexpr TimeNs kAwaitNs = 2 * kSecondNs;
 
 void Say(std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); }
 
-// A decode node with one prefill node, which is connected again whenever it went.
-class OnePrefillNode final : public Answerer {
+class NodeAnswerer final : public Answerer {
  public:
-  OnePrefillNode(Engine* engine, DecodeNode* node, std::string address)
-      : engine_(engine), node_(node), address_(std::move(address)) {}
-  ~OnePrefillNode() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (keeper_.joinable()) keeper_.join();
-  }
-
-  // kUnsupported when the nodes don't fit each other; a node that is not there yet is waited for.
-  Status Start() {
-    const Status status = TryConnect();
-    if (!status.ok() && status.code() != ErrorCode::kIo) return status;
-    if (!status.ok()) Say(status.message() + " (tried again every second)");
-    keeper_ = std::thread([this] { Keep(); });
-    return Ok();
-  }
-
+  NodeAnswerer(Engine* engine, DecodeNode* node) : engine_(engine), node_(node) {}
   const Engine& engine() const override { return *engine_; }
-  EngineLoopStats stats() const override { return node_->stats(); }
-  bool ready() const override {
-    const std::lock_guard lock(mutex_);
-    return peer_.has_value();
-  }
-
   Result<GenerateResult> Generate(const GenerateRequest& request, GenerateObserver* observer,
                                   const std::atomic<bool>* cancel) override {
-    std::optional<PeerId> peer;
-    {
-      const std::lock_guard lock(mutex_);
-      peer = peer_;
-    }
-    if (!peer) return IoError("no prefill node is there; try later");
-    Result<GenerateResult> result = node_->Generate(*peer, request, observer, cancel);
-    if (!result.ok() && result.status().code() == ErrorCode::kIo) Lost(*peer);
-    return result;
+    return node_->Generate(request, observer, cancel);
   }
+  bool ready() const override {
+    const std::vector<PrefillNodeState> nodes = node_->PrefillNodes();
+    return std::any_of(nodes.begin(), nodes.end(), [](const PrefillNodeState& node) { return node.up; });
+  }
+  EngineLoopStats stats() const override { return node_->stats(); }
 
  private:
-  Status TryConnect() {
-    LYNX_ASSIGN_OR_RETURN(const PeerId peer, node_->Connect(address_, kConnectNs));
-    Say("prefill node " + address_ + " is there");
-    const std::lock_guard lock(mutex_);
-    peer_ = peer;
-    return Ok();
-  }
-
-  void Lost(PeerId peer) {
-    const std::lock_guard lock(mutex_);
-    if (peer_ != peer) return;
-    peer_.reset();
-    Say("prefill node " + address_ + " is gone");
-    changed_.notify_all();
-  }
-
-  void Keep() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !peer_; });
-      if (stopping_) return;
-      lock.unlock();
-      const bool connected = TryConnect().ok();
-      lock.lock();
-      if (!connected) changed_.wait_for(lock, kReconnect, [this] { return stopping_; });
-    }
-  }
-
   Engine* const engine_;
   DecodeNode* const node_;
-  const std::string address_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<PeerId> peer_;
-  bool stopping_ = false;
-  std::thread keeper_;
 };
 
-Status Serve(Engine* engine, const std::string& prefill, const FrontFlags& flags, FrontOptions options) {
-  LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
+Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
+  if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
   DecodeOptions decode;
   decode.tcp.congestion_control = flags.node.congestion_control;
   decode.codec_threads = flags.node.codec_threads;
   decode.max_running = flags.requests;
   decode.max_waiting = flags.waiting;
+  decode.prefill = prefill;
+  decode.prefill.log = Say;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
-  OnePrefillNode answerer(engine, node.get(), prefill);
-  LYNX_RETURN_IF_ERROR(answerer.Start());
+  const Status status = node->AwaitPrefill(kAwaitNs);
+  if (!status.ok() && status.code() != ErrorCode::kIo) return status;
+  NodeAnswerer answerer(engine, node.get());
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Front> front, Front::Start(&answerer, std::move(options)));
   std::printf("listening on http://%s\n", front->address().c_str());
   std::fflush(stdout);
@@ -156,7 +94,8 @@ void FrontFlags::AddTo(CLI::App* app) {
   number("--connections", connections, "connections of clients at most", "N", 1, 10000);
   number("--max-body", max_body_mib, "length of a request at most", "MIB", 1, 1024);
   number("--drain", drain_s, "when stopping: time for requests under way", "S", 0, 86400);
-  app->add_option("--codec", codec, ListOf(CodecNames()) + "; parameters as name:key=value")
+  app->add_option("--codec", codec,
+                  ListOf(CodecNames()) + ", or auto: by the rate of the link; parameters as name:key=value")
       ->capture_default_str()
       ->type_name("CODEC");
   number("--max-drafts", max_drafts, "drafts at most; 0 never drafts", "N", 0, 1024);
@@ -183,7 +122,7 @@ Result<FrontOptions> FrontFlags::Options() const {
   return options;
 }
 
-int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags,
+int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
              FrontOptions options) {
   const Status status = Serve(engine, prefill, flags, std::move(options));
   return status.ok() ? kExitOk : Fail(command, status);

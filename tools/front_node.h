@@ -8,6 +8,7 @@
 #include "command.h"
 #include "front/front.h"
 #include "lynx/engine.h"
+#include "serve/prefill_pool.h"
 
 namespace lynx {
 
@@ -32,9 +33,9 @@ struct FrontFlags {
 // What the help of both commands says about using them.
 extern const char* const kFrontHelp;
 
-// Answers over HTTP until the process is told to stop, with caches from the prefill node at `prefill`. Prints
+// Answers over HTTP until the process is told to stop, with caches from prefill nodes. Prints
 // "listening on http://HOST:PORT". Returns the exit code.
-int RunFront(const std::string& command, Engine* engine, const std::string& prefill, const FrontFlags& flags,
+int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
              FrontOptions options);
 
 }  // namespace lynx

@@ -14,7 +14,7 @@ class Answerer {
   virtual ~Answerer() = default;
   // Only info() and what concerns text is used, by many threads.
   virtual const Engine& engine() const = 0;
-  // As DecodeNode::Generate, with a prefill node of its choice; many threads at once. kIo when there is none.
+  // As DecodeNode::Generate; many threads at once.
   virtual Result<GenerateResult> Generate(const GenerateRequest& request, GenerateObserver* observer,
                                           const std::atomic<bool>* cancel) = 0;
   // A prefill node is there, as far as is known.

@@ -61,6 +61,8 @@ Json Usage(int prompt_tokens, const GenerateResult& result, bool timeline) {
                {"bytes", result.stream_bytes},
                {"drafted", result.drafted},
                {"accepted", result.accepted},
+               {"most_drafts", result.most_drafts},
+               {"retries", result.retries},
                {"reused_tokens", result.reused_tokens},
                {"prefill_end_s", result.prefill_end_s},
                {"ttft_s", result.ttft_s},

@@ -44,8 +44,8 @@ class TestClient {
     }
   }
   void Post(const std::string& path, std::string_view body, const std::string& headers = "") {
-    Send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "Content-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + std::string(body));
+    Send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + std::string(body));
   }
   void Get(const std::string& path, const std::string& headers = "") {
     Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");

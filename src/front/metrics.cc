@@ -62,6 +62,7 @@ void Metrics::CountAnswer(int prompt_tokens, const GenerateResult& result) {
   committed_ += result.tokens.size();
   drafted_ += std::uint64_t(result.drafted);
   accepted_ += std::uint64_t(result.accepted);
+  retries_ += std::uint64_t(result.retries);
   if (stream_bytes_.size() < result.stream_bytes.size()) stream_bytes_.resize(result.stream_bytes.size());
   for (std::size_t i = 0; i < result.stream_bytes.size(); ++i) stream_bytes_[i] += result.stream_bytes[i];
   if (result.ttft_s > 0) ttft_.Add(result.ttft_s);
@@ -96,6 +97,8 @@ std::string Metrics::Text(const EngineLoopStats& engine, int open, bool ready) c
   AppendOne(&text, "lynx_committed_tokens_total", "Tokens of answers.", "counter", committed_);
   AppendOne(&text, "lynx_drafted_tokens_total", "Tokens that were drafted.", "counter", drafted_);
   AppendOne(&text, "lynx_accepted_tokens_total", "Drafts that verification kept.", "counter", accepted_);
+  AppendOne(&text, "lynx_retries_total", "Answers that began again on another cache.", "counter", retries_);
+  AppendOne(&text, "lynx_parked_total", "Times a request made room for another.", "counter", engine.parked);
   AppendHead(&text, "lynx_stream_bytes_total", "Bytes of page streams received, by stream.", "counter");
   for (std::size_t i = 0; i < stream_bytes_.size(); ++i) {
     AppendValue(&text, "lynx_stream_bytes_total", "stream=\"" + std::to_string(i) + "\"",
