@@ -9,7 +9,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly cache=${LYNX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lynx}
 
-readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev libhwy-dev python3 python3-pip)
+readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev libhwy-dev libssl-dev python3 python3-pip)
 readonly test_packages=(iproute2)
 readonly fuzz_packages=(clang libclang-rt-14-dev)
 
@@ -103,7 +103,7 @@ apt_install() {
 setup_packages() {
   if ! command -v dpkg-query >/dev/null; then
     command -v cmake ninja g++ python3 flock >/dev/null ||
-      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, Python 3 with pip, and run this again"
+      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, Highway, OpenSSL 3, Python 3 with pip, and run this again"
     return
   fi
   local missing
