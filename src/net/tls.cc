@@ -104,9 +104,7 @@ bool SameName(std::string_view a, std::string_view b) {
   return std::ranges::equal(a, b, {}, lower, lower);
 }
 
-// A star in a certificate is no name of a node.
 bool IsAllowed(std::string_view name, std::string_view pattern) {
-  if (name.empty() || name.find('*') != std::string_view::npos) return false;
   if (!pattern.starts_with("*.")) return SameName(name, pattern);
   const auto dot = name.find('.');
   return dot != std::string_view::npos && dot > 0 && SameName(name.substr(dot), pattern.substr(1));

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -142,13 +144,16 @@ TEST_F(Tls, KeysChange) {
   Pair pair(client_, server_);
   pair.Carry();
   const Bytes data(4 << 20, std::byte{3});
+  std::size_t more = 0;  // than records of data
   for (std::uint64_t sent = 0; sent < 2 * kTlsKeyBytes + data.size(); sent += data.size()) {
     ASSERT_TRUE(pair.client.stream->Send(data, &pair.client.out).ok());
+    more += pair.client.out.size() - data.size() / kMaxTlsRecordBytes * (kMaxTlsRecordBytes + 5 + 17);
     pair.Carry();
     ASSERT_TRUE(pair.server.status.ok()) << pair.server.status.ToString();
     ASSERT_TRUE(std::exchange(pair.server.plain, {}) == data);
     ASSERT_TRUE(pair.server.out.empty()) << "nobody asked for new keys";
   }
+  EXPECT_EQ(more, 2 * (5 + 5 + 17)) << "not two key updates";
 }
 
 // B14, fault 24
