@@ -145,7 +145,7 @@ TEST_F(Tls, KeysChange) {
   pair.Carry();
   const Bytes data(4 << 20, std::byte{3});
   std::size_t more = 0;  // than records of data
-  for (std::uint64_t sent = 0; sent < 2 * kTlsKeyBytes + data.size(); sent += data.size()) {
+  for (std::uint64_t sent = 0; sent < kTlsKeyBytes + data.size(); sent += data.size()) {
     ASSERT_TRUE(pair.client.stream->Send(data, &pair.client.out).ok());
     more += pair.client.out.size() - data.size() / kMaxTlsRecordBytes * (kMaxTlsRecordBytes + 5 + 17);
     pair.Carry();
@@ -153,7 +153,7 @@ TEST_F(Tls, KeysChange) {
     ASSERT_TRUE(std::exchange(pair.server.plain, {}) == data);
     ASSERT_TRUE(pair.server.out.empty()) << "nobody asked for new keys";
   }
-  EXPECT_EQ(more, 2 * (5 + 5 + 17)) << "not two key updates";
+  EXPECT_EQ(more, 5 + 5 + 17u) << "not one key update";
 }
 
 // B14, fault 24
@@ -169,7 +169,7 @@ TEST_F(Tls, NoPrefixOfAHandshakeIsOne) {
 
 TEST_F(Tls, DamagedHandshakeIsRefused) {
   const auto context = TlsContext::Load(server_).value();
-  for (std::size_t at = 0;; ++at) {
+  for (std::size_t at = 0;; at += at < 60 ? 1 : 7) {
     Pair pair(client_, server_);
     if (at >= pair.client.out.size()) break;
     if (at == 1 || at == 2) continue;  // a record's version, which nobody reads (RFC 8446 §5.1)
