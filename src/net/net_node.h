@@ -20,7 +20,7 @@ struct NetOptions {
   TcpOptions tcp;
   TlsOptions tls;  // needed for anything but loopback (CheckProtected)
   // Connections in all, and those whose TLS handshake is not over: who comes on top is closed at once. A handshake
-  // takes two round trips and 1.5 ms of this thread, so 64 unfinished ones are thousands of good peers per second.
+  // takes two round trips and 1 ms of this thread, so 64 unfinished ones are a thousand good peers per second.
   int max_connections = 256;
   int max_handshakes = 64;
   TimeNs handshake_timeout = 5 * kSecondNs;
