@@ -104,7 +104,7 @@ apt_install() {
 setup_packages() {
   if ! command -v dpkg-query >/dev/null; then
     command -v cmake ninja g++ python3 flock >/dev/null ||
-      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, cpp-httplib, OpenSSL, Python 3 with pip, and run this again"
+      die "not a Debian system: install CMake 3.25, Ninja, a C++20 compiler, GoogleTest, CLI11, nlohmann_json, Highway, cpp-httplib, OpenSSL 3, Python 3 with pip, and run this again"
     return
   fi
   local missing

@@ -36,6 +36,7 @@ struct GenerateFlags {
 Result<std::string> PromptText(const GenerateFlags& flags) {
   LYNX_RETURN_IF_ERROR(CheckWritable(flags.json));
   LYNX_RETURN_IF_ERROR(CheckServed(flags.codec));
+  LYNX_RETURN_IF_ERROR(CheckProtected(flags.prefill, flags.node.tls));
   std::string text = flags.prompt;
   if (!flags.prompt_file.empty()) {
     LYNX_ASSIGN_OR_RETURN(text, ReadFile(flags.prompt_file));
@@ -63,6 +64,7 @@ Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, cons
   options.prefill.addresses = {flags.prefill};
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
+  options.tls = flags.node.tls;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
   LYNX_RETURN_IF_ERROR(node->AwaitPrefill());
   TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
@@ -131,8 +133,8 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
   command->add_flag("--quiet", flags->quiet, "write nothing but errors");
   flags->node.AddTo(command);
   command->footer(
-      "A prefill node with the same model must run first, here or on another machine:\n"
-      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000\n"
+      "A prefill node with the same model must run first, here or on another machine (see `lynx certs --help`):\n"
+      "  lynx prefill --model M.gguf --listen 127.0.0.1:7000\n"
       "The answer goes to standard output: on a terminal drafts appear dim and turn plain when they are committed;\n"
       "otherwise only committed text is written. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not exact (--check), 130 "
       "Ctrl-C.");

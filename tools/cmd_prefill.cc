@@ -20,6 +20,7 @@ struct PrefillFlags {
 
 int RunPrefill(const PrefillFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
+  if (const Status status = CheckProtected(flags.listen, flags.node.tls); !status.ok()) return Fail("prefill", status);
   auto profile = ReadProfile(flags.profile);
   if (!profile.ok()) return Fail("prefill", profile.status());
   auto engine = OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1);
@@ -28,6 +29,7 @@ int RunPrefill(const PrefillFlags& flags) {
   options.listen = flags.listen;
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
+  options.tls = flags.node.tls;
   options.kept_caches = flags.kept;
   options.drain = TimeNs(flags.drain_s * double(kSecondNs));
   options.profile = std::move(*profile);
@@ -65,10 +67,10 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
       ->type_name("FILE");
   command->footer(
-      "Then, on the machine that answers:\n"
-      "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"\n"
+      "Then, to answer:\n"
+      "  lynx generate --model M.gguf --prefill 127.0.0.1:7000 --prompt \"Hello\"\n"
       "Prints \"listening on HOST:PORT\" on standard output once it serves, one line per request on standard error.\n"
-      "Connections are not encrypted yet: listen on loopback or a network you trust.\n"
+      "Beyond loopback nodes need certificates, which `lynx certs` makes, or --plaintext on both sides.\n"
       "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use.");
   command->callback([flags, exit_code] { *exit_code = RunPrefill(*flags); });
 }

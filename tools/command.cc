@@ -99,6 +99,20 @@ void NodeFlags::AddTo(CLI::App* app) {
                   "TCP congestion control; \"system\" leaves the kernel's default")
       ->capture_default_str()
       ->type_name("NAME");
+  auto* cert =
+      app->add_option("--tls-cert", tls.cert_file, "this node's certificate; `lynx certs` makes it and the next")
+          ->type_name("FILE");
+  auto* key = app->add_option("--tls-key", tls.key_file, "its key")->type_name("FILE")->needs(cert);
+  auto* ca = app->add_option("--tls-ca", tls.ca_file, "the CA of the other nodes' certificates")->type_name("FILE");
+  cert->needs(key)->needs(ca);
+  ca->needs(cert);
+  app->add_option("--tls-allow", tls.allow,
+                  "a name that the other node's certificate may have, or *.SUFFIX; may be given several times")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->needs(cert);
+  app->add_flag("--plaintext", tls.plaintext, "no TLS although not on loopback: only on a network that you trust")
+      ->excludes(cert);
 }
 
 void EngineFlags::AddWeightsTo(CLI::App* app) {

@@ -14,6 +14,7 @@
 #include "lynx/engine.h"
 #include "lynx/result.h"
 #include "lynx/sampling.h"
+#include "net/tls.h"
 
 namespace lynx {
 
@@ -48,6 +49,7 @@ struct EngineFlags {
 struct NodeFlags {
   std::string congestion_control = "cubic";
   int codec_threads = 1;
+  TlsOptions tls;
 
   void AddTo(CLI::App* app);
 };
@@ -108,5 +110,6 @@ void AddLinkCommand(CLI::App* app, int* exit_code);
 void AddEvalCommand(CLI::App* app, int* exit_code);
 void AddLoadCommand(CLI::App* app, int* exit_code);
 void AddCalibrateCommand(CLI::App* app, int* exit_code);
+void AddCertsCommand(CLI::App* app, int* exit_code);
 
 }  // namespace lynx

@@ -44,6 +44,7 @@ Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags
   DecodeOptions decode;
   decode.tcp.congestion_control = flags.node.congestion_control;
   decode.codec_threads = flags.node.codec_threads;
+  decode.tls = flags.node.tls;
   decode.max_running = flags.requests;
   decode.max_waiting = flags.waiting;
   decode.prefill = prefill;

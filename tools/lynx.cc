@@ -51,10 +51,11 @@ int Run(int argc, char** argv) {
       "First steps:\n"
       "  lynx demo --model M.gguf                      both nodes on this machine, a slow link between them\n"
       "  lynx serve --model M.gguf                     answer over HTTP, as OpenAI's API\n"
-      "Two machines (or two terminals, with 127.0.0.1):\n"
-      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000                   on the one that reads prompts\n"
-      "  lynx generate --model M.gguf --prefill HOST:7000 --prompt \"Hello\"   on the one that answers\n"
-      "  lynx decode --model M.gguf --prefill HOST:7000                      the same for many, over HTTP\n"
+      "Two terminals:\n"
+      "  lynx prefill --model M.gguf --listen 127.0.0.1:7000                      reads prompts\n"
+      "  lynx generate --model M.gguf --prefill 127.0.0.1:7000 --prompt \"Hello\"   answers one\n"
+      "  lynx decode --model M.gguf --prefill 127.0.0.1:7000                      answers many, over HTTP\n"
+      "Two machines: the same with their addresses and certificates; `lynx certs --help` shows how.\n"
       "`lynx COMMAND --help` explains each command. Without a model file, try --model toy.");
   int exit_code = lynx::kExitOk;
   lynx::AddDemoCommand(&app, &exit_code);
@@ -66,6 +67,7 @@ int Run(int argc, char** argv) {
   lynx::AddEvalCommand(&app, &exit_code);
   lynx::AddLoadCommand(&app, &exit_code);
   lynx::AddCalibrateCommand(&app, &exit_code);
+  lynx::AddCertsCommand(&app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -22,6 +22,8 @@ constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kReadsPerWakeup = 4;              // then others get their turn
 constexpr std::size_t kWriteBudget = 64 << 10;  // what is taken from the node at a time: bounds what can't be overtaken
 constexpr TimeNs kCloseLinger = kSecondNs;      // for the last bytes of a connection that is over
+constexpr int kAcceptsPerWakeup = 64;
+constexpr int kMaxLogLines = 10;                       // of refusals, in a second
 constexpr TimeNs kAcceptPause = 100 * kMillisecondNs;  // after accept failed (no descriptors left)
 // Low water follows the rate: 1 ms of data keeps the link busy between wake-ups, 128 KiB is the knee measured at 1
 // Gbit/s.
@@ -29,9 +31,16 @@ constexpr std::uint32_t kMinLowWater = 128 << 10;
 constexpr std::uint32_t kMaxLowWater = 1 << 20;
 constexpr TimeNs kRateInterval = 100 * kMillisecondNs;
 
+using Connected = std::function<void(Result<PeerId>)>;
+
 struct Connection {
-  PeerId peer = 0;
+  // kRefused: TLS failed; only read so that closing it does not reset the alert that explains it.
+  enum class State { kHandshake, kOpen, kRefused };
+  State state = State::kHandshake;
+  PeerId peer = 0;  // once open: nothing but an authenticated peer reaches the TransferNode
   Fd fd;
+  std::unique_ptr<TlsStream> tls;  // null: plaintext
+  Connected connected;             // of an outgoing one, until it is open or refused
   std::vector<std::byte> pending;  // taken from the node, not yet by the socket
   std::size_t pending_at = 0;
   bool writable = true;
@@ -39,8 +48,12 @@ struct Connection {
   std::uint64_t written_in_interval = 0;
   TimeNs interval_start = 0;
   std::uint32_t low_water = kMinLowWater;
-  TimeNs close_at = 0;  // once the node wants it closed: when it is, also if the socket takes no more; 0: it does not
+  TimeNs close_at = 0;  // whatever is unsent or unfinished then; 0: not
 };
+
+std::span<const std::byte> Unsent(const Connection& connection) {
+  return std::span(connection.pending).subspan(connection.pending_at);
+}
 
 }  // namespace
 
@@ -56,7 +69,11 @@ class NetNode::Impl {
   }
 
   Status Start() {
+    if (options_.tls.enabled()) {
+      LYNX_ASSIGN_OR_RETURN(tls_, TlsContext::Load(options_.tls));
+    }
     if (!options_.listen.empty()) {
+      LYNX_RETURN_IF_ERROR(CheckProtected(options_.listen, options_.tls));
       LYNX_ASSIGN_OR_RETURN(listener_, ListenOn(options_.listen));
       listen_address_ = LocalAddress(listener_);
     }
@@ -70,7 +87,7 @@ class NetNode::Impl {
   }
 
   const std::string& listen_address() const { return listen_address_; }
-  const TcpOptions& tcp() const { return options_.tcp; }
+  const NetOptions& options() const { return options_; }
   bool OnLoopThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   void Post(Task task) {
@@ -81,18 +98,17 @@ class NetNode::Impl {
     Wake();
   }
 
-  PeerId Adopt(Fd fd, TimeNs now) {
-    const PeerId peer = node_.AddPeer(now);
-    Connection& connection = connections_[fd.get()];
-    connection.peer = peer;
-    connection.fd = std::move(fd);
-    connection.interval_start = now;
-    SetNotSentLowWater(connection.fd, connection.low_water);
-    Watch(connection.fd.get(), EPOLLIN, EPOLL_CTL_ADD);
-    return peer;
+  NetStats Stats() const { return {int(connections_.size()), Handshakes(), refused_}; }
+
+  // `host`: of an outgoing connection, what was asked for.
+  void AddOutgoing(Fd fd, const std::string& host, TimeNs handshake_until, Connected connected, TimeNs now) {
+    if (tls_) RefreshTls();
+    Adopt(std::move(fd), tls_ ? tls_->Connect(host) : nullptr, std::move(connected), handshake_until, now);
   }
 
  private:
+  using State = Connection::State;
+
   void Wake() {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
@@ -155,10 +171,10 @@ class NetNode::Impl {
   }
 
   void AcceptAll(TimeNs now) {
-    for (;;) {
+    for (int i = 0; i < kAcceptsPerWakeup; ++i) {
       Fd fd = AcceptFrom(listener_, options_.tcp);
       if (fd.valid()) {
-        Adopt(std::move(fd), now);
+        AddIncoming(std::move(fd), now);
         continue;
       }
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -170,33 +186,118 @@ class NetNode::Impl {
     }
   }
 
+  void AddIncoming(Fd fd, TimeNs now) {
+    if (connections_.size() >= std::size_t(options_.max_connections)) {
+      return LogRefusal(fd, LimitExceeded("too many connections"), now);
+    }
+    if (tls_ && Handshakes() >= options_.max_handshakes) {
+      return LogRefusal(fd, LimitExceeded("too many unfinished TLS handshakes"), now);
+    }
+    if (tls_) RefreshTls();
+    Adopt(std::move(fd), tls_ ? tls_->Accept() : nullptr, nullptr, now + options_.handshake_timeout, now);
+  }
+
+  void Adopt(Fd fd, std::unique_ptr<TlsStream> tls, Connected connected, TimeNs handshake_until, TimeNs now) {
+    Connection& connection = connections_[fd.get()];
+    connection.fd = std::move(fd);
+    connection.tls = std::move(tls);
+    connection.connected = std::move(connected);
+    connection.interval_start = now;
+    connection.close_at = handshake_until;
+    SetNotSentLowWater(connection.fd, connection.low_water);
+    Watch(connection.fd.get(), EPOLLIN, EPOLL_CTL_ADD);
+    if (!connection.tls) return Open(connection, now);
+    if (const Status status = OnBytes(connection, {}, now); !status.ok()) Refuse(connection, status, now);
+  }
+
+  void Open(Connection& connection, TimeNs now) {
+    connection.state = State::kOpen;
+    connection.close_at = 0;
+    connection.peer = node_.AddPeer(now);
+    if (!connection.writable) node_.SetWritable(connection.peer, false, now);
+    if (connection.connected) std::exchange(connection.connected, nullptr)(connection.peer);
+  }
+
+  // The handshake failed.
+  void Refuse(Connection& connection, const Status& why, TimeNs now) {
+    connection.state = State::kRefused;
+    connection.close_at = now + kCloseLinger;
+    if (connection.connected) return std::exchange(connection.connected, nullptr)(why);
+    LogRefusal(connection.fd, why, now);
+  }
+
+  void LogRefusal(const Fd& fd, const Status& why, TimeNs now) {
+    ++refused_;
+    if (!options_.log) return;
+    if (now - log_second_ >= kSecondNs) {
+      log_second_ = now;
+      logged_ = 0;
+    }
+    if (logged_ == kMaxLogLines) {
+      ++not_logged_;
+      return;
+    }
+    ++logged_;
+    const std::string others = not_logged_ == 0 ? "" : " (and " + std::to_string(not_logged_) + " others before)";
+    not_logged_ = 0;
+    const std::string address = PeerAddress(fd);
+    options_.log("refused " + (address.empty() ? "a peer that is gone" : address) + ": " + why.message() + others);
+  }
+
+  void RefreshTls() {
+    const Result<bool> changed = tls_->Refresh();
+    if (!options_.log || (changed.ok() && !*changed)) return;
+    options_.log(changed.ok() ? "certificates were read again"
+                              : "the old certificates stay in use: " + changed.status().message());
+  }
+
+  int Handshakes() const {
+    return int(std::ranges::count_if(connections_, [](const auto& each) { return each.second.state != State::kOpen; }));
+  }
+
   void OnSocket(int fd, std::uint32_t events, TimeNs now) {
     const auto found = connections_.find(fd);
     if (found == connections_.end()) return;
     Connection& connection = found->second;
     if (events & EPOLLOUT) {
       connection.writable = true;
-      node_.SetWritable(connection.peer, true, now);
+      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, true, now);
       Watch(fd, EPOLLIN, EPOLL_CTL_MOD);
     }
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR))) return;
     for (int i = 0; i < kReadsPerWakeup; ++i) {
       const Result<std::size_t> count = ReadSome(connection.fd, read_buffer_);
-      if (!count.ok()) {
-        Close(fd, count.status(), now);
-        return;
-      }
+      if (!count.ok()) return Close(fd, count.status(), now);
       if (*count == 0) return;
-      node_.Feed(connection.peer, std::span(read_buffer_).first(*count), now);
+      const Status status = OnBytes(connection, std::span(read_buffer_).first(*count), now);
+      if (!status.ok() && connection.state == State::kHandshake) return Refuse(connection, status, now);
+      if (!status.ok()) return Close(fd, status, now);
       if (*count < read_buffer_.size()) return;
     }
   }
 
+  Status OnBytes(Connection& connection, std::span<const std::byte> bytes, TimeNs now) {
+    if (connection.state == State::kRefused) return Ok();
+    if (!connection.tls) {
+      node_.Feed(connection.peer, bytes, now);
+      return Ok();
+    }
+    plain_.clear();
+    const Status status = connection.tls->Receive(bytes, &plain_, &connection.pending);
+    if (connection.state == State::kHandshake && connection.tls->established()) Open(connection, now);
+    if (!plain_.empty()) node_.Feed(connection.peer, plain_, now);
+    return status;
+  }
+
   void Close(int fd, Status why, TimeNs now) {
-    const auto found = connections_.find(fd);
-    const PeerId peer = found->second.peer;
-    connections_.erase(found);
-    node_.RemovePeer(peer, std::move(why), now);
+    Connection connection = std::move(connections_.extract(fd).mapped());
+    if (connection.state == State::kOpen) {
+      // Perhaps an alert of TLS.
+      if (connection.tls) (void)WriteSome(connection.fd, Unsent(connection));
+      node_.RemovePeer(connection.peer, std::move(why), now);
+    } else if (connection.state == State::kHandshake) {
+      Refuse(connection, IoError(why.message() + " during the TLS handshake"), now);
+    }
   }
 
   // Gives every socket what it takes. A peer's turn can free another's higher streams, so go round until nothing moves.
@@ -204,34 +305,46 @@ class NetNode::Impl {
     bool moved = true;
     while (moved) {
       moved = false;
-      std::vector<int> broken;
+      std::vector<std::pair<int, Status>> broken;
       for (auto& [fd, connection] : connections_) {
         const Result<bool> progress = PumpOne(connection, now);
-        const bool over = node_.WantsClose(connection.peer);
-        if (over && connection.close_at == 0) connection.close_at = now + kCloseLinger;
-        if (!progress.ok() || (over && (connection.pending.empty() || now >= connection.close_at))) {
-          broken.push_back(fd);
-          continue;
+        if (!progress.ok()) {
+          broken.emplace_back(fd, progress.status());
+        } else if (IsOver(connection, now)) {
+          const bool late = connection.state == State::kHandshake;
+          broken.emplace_back(fd, IoError(late ? "nothing more came in time" : "connection closed"));
+        } else {
+          moved = moved || *progress;
         }
-        moved = moved || *progress;
       }
-      for (int fd : broken) Close(fd, IoError("connection closed"), now);
+      for (auto& [fd, why] : broken) Close(fd, std::move(why), now);
     }
+  }
+
+  bool IsOver(Connection& connection, TimeNs now) {
+    const bool unsent = !connection.pending.empty();
+    const bool unwanted = connection.state == State::kOpen && node_.WantsClose(connection.peer);
+    if (unwanted && connection.close_at == 0) connection.close_at = now + kCloseLinger;
+    if (connection.state == State::kRefused && connection.tls && !unsent) {
+      EndWriting(connection.fd);
+      connection.tls.reset();
+    }
+    return (unwanted && !unsent) || (connection.close_at != 0 && now >= connection.close_at);
   }
 
   // One budget's worth for one socket; true if bytes moved.
   Result<bool> PumpOne(Connection& connection, TimeNs now) {
     if (!connection.writable) return false;
-    if (connection.pending.empty()) node_.Output(connection.peer, kWriteBudget, now, &connection.pending);
+    if (connection.pending.empty() && connection.state == State::kOpen) LYNX_RETURN_IF_ERROR(Fill(connection, now));
     if (connection.pending.empty()) return false;
-    const auto rest = std::span<const std::byte>(connection.pending).subspan(connection.pending_at);
+    const auto rest = Unsent(connection);
     LYNX_ASSIGN_OR_RETURN(const std::size_t count, WriteSome(connection.fd, rest));
     connection.pending_at += count;
     connection.written_in_interval += count;
     if (count < rest.size()) {
       connection.writable = false;
       connection.blocked_in_interval = true;
-      node_.SetWritable(connection.peer, false, now);
+      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, false, now);
       Watch(connection.fd.get(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
     } else {
       connection.pending.clear();
@@ -239,6 +352,17 @@ class NetNode::Impl {
     }
     FollowRate(connection, now);
     return count > 0;
+  }
+
+  // What is taken here can't be overtaken any more, with TLS or without: records are cut from what the node gave.
+  Status Fill(Connection& connection, TimeNs now) {
+    if (!connection.tls) {
+      node_.Output(connection.peer, kWriteBudget, now, &connection.pending);
+      return Ok();
+    }
+    plain_.clear();
+    node_.Output(connection.peer, kWriteBudget, now, &plain_);
+    return connection.tls->Send(plain_, &connection.pending);
   }
 
   // Only a socket that was full in the interval tells the rate of its path.
@@ -268,8 +392,14 @@ class NetNode::Impl {
   std::string listen_address_;
   Fd epoll_, wake_, listener_;
   TimeNs accept_again_ = 0;
+  std::unique_ptr<TlsContext> tls_;  // null: plaintext
   std::unordered_map<int, Connection> connections_;
+  std::uint64_t refused_ = 0;
+  TimeNs log_second_ = 0;  // when it began
+  int logged_ = 0;         // refusals in it
+  int not_logged_ = 0;     // refusals since the last line
   std::vector<std::byte> read_buffer_;
+  std::vector<std::byte> plain_;  // of one call, with TLS
   std::mutex mutex_;
   std::vector<Task> tasks_;
   std::atomic<bool> stopping_ = false;
@@ -288,10 +418,27 @@ Result<std::unique_ptr<NetNode>> NetNode::Start(const NetOptions& options, Handl
 const std::string& NetNode::listen_address() const { return impl_->listen_address(); }
 
 Result<PeerId> NetNode::Connect(const std::string& address, TimeNs timeout) {
-  LYNX_ASSIGN_OR_RETURN(Fd fd, ConnectTo(address, timeout, impl_->tcp()));
-  PeerId peer = 0;
-  Call([this, &fd, &peer](TransferNode&, TimeNs now) { peer = impl_->Adopt(std::move(fd), now); });
-  return peer;
+  LYNX_CHECK(!impl_->OnLoopThread());
+  LYNX_RETURN_IF_ERROR(CheckProtected(address, impl_->options().tls));
+  const TimeNs until = MonotonicNow() + timeout;
+  LYNX_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
+  LYNX_ASSIGN_OR_RETURN(Fd fd, ConnectTo(address, timeout, impl_->options().tcp));
+  const auto done = std::make_shared<std::promise<Result<PeerId>>>();
+  Post([&](TransferNode&, TimeNs now) {
+    const TimeNs handshake_until = std::min(until, now + impl_->options().handshake_timeout);
+    impl_->AddOutgoing(
+        std::move(fd), parsed.host, handshake_until, [done](Result<PeerId> peer) { done->set_value(std::move(peer)); },
+        now);
+  });
+  Result<PeerId> peer = done->get_future().get();
+  if (peer.ok()) return peer;
+  return Status(peer.status().code(), address + ": " + peer.status().message());
+}
+
+NetStats NetNode::stats() {
+  NetStats stats;
+  Call([&](TransferNode&, TimeNs) { stats = impl_->Stats(); });
+  return stats;
 }
 
 void NetNode::Post(Task task) { impl_->Post(std::move(task)); }

@@ -51,6 +51,20 @@ void Tune(int fd, const TcpOptions& options) {
   }
 }
 
+std::string AddressOf(const Fd& fd, decltype(getsockname)* get) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (get(fd.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) return "";
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getnameinfo(reinterpret_cast<sockaddr*>(&storage), size, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "";
+  }
+  const bool v6 = storage.ss_family == AF_INET6;
+  return (v6 ? "[" + std::string(host) + "]" : std::string(host)) + ":" + port;
+}
+
 // Waits for the end of a non-blocking connect; 0 or an errno value.
 int FinishConnect(int fd, TimeNs timeout) {
   pollfd waiting{fd, POLLOUT, 0};
@@ -108,6 +122,14 @@ Result<Address> ParseAddress(std::string_view text) {
   return Address{std::string(host), std::string(port)};
 }
 
+bool IsLoopback(const std::string& host) {
+  in_addr v4{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return host == "localhost";
+}
+
 Result<Fd> ListenOn(std::string_view address) {
   LYNX_ASSIGN_OR_RETURN(const AddrInfoList list, Resolve(address, true));
   int error = 0;
@@ -124,19 +146,8 @@ Result<Fd> ListenOn(std::string_view address) {
   return IoError("can't listen on " + std::string(address) + ": " + Reason(error) + advice);
 }
 
-std::string LocalAddress(const Fd& listener) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
-  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) return "";
-  char host[NI_MAXHOST];
-  char port[NI_MAXSERV];
-  if (getnameinfo(reinterpret_cast<sockaddr*>(&storage), size, host, sizeof host, port, sizeof port,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "";
-  }
-  const bool v6 = storage.ss_family == AF_INET6;
-  return (v6 ? "[" + std::string(host) + "]" : std::string(host)) + ":" + port;
-}
+std::string LocalAddress(const Fd& listener) { return AddressOf(listener, getsockname); }
+std::string PeerAddress(const Fd& socket) { return AddressOf(socket, getpeername); }
 
 Result<Fd> ConnectTo(std::string_view address, TimeNs timeout, const TcpOptions& options) {
   LYNX_ASSIGN_OR_RETURN(const AddrInfoList list, Resolve(address, false));

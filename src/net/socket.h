@@ -46,6 +46,8 @@ struct Address {
   std::string port;
 };
 Result<Address> ParseAddress(std::string_view text);
+// "localhost", 127.0.0.0/8, ::1. Other names count as not, wherever they lead.
+bool IsLoopback(const std::string& host);
 
 // kIo with the reason: "127.0.0.1:7000: address already in use; choose another port or stop what listens there".
 Result<Fd> ListenOn(std::string_view address);
@@ -53,6 +55,8 @@ Result<Fd> ListenOn(std::string_view address);
 std::string LocalAddress(const Fd& listener);
 // Blocks for at most `timeout`. kIo: "127.0.0.1:7000: connection refused; is `lynx prefill` running there?".
 Result<Fd> ConnectTo(std::string_view address, TimeNs timeout, const TcpOptions& options);
+// The other end of a connection, numeric.
+std::string PeerAddress(const Fd& socket);
 // The next waiting connection; invalid when there is none or the process has no descriptor left.
 Fd AcceptFrom(const Fd& listener, const TcpOptions& options);
 

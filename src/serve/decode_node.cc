@@ -44,6 +44,8 @@ class DecodeNode::Impl {
   Status Start() {
     NetOptions net;
     net.tcp = options_.tcp;
+    net.tls = options_.tls;
+    net.log = options_.prefill.log;
     net.node.name = options_.name;
     net.node.role = NodeRole::kDecode;
     std::random_device device;

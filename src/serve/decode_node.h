@@ -12,6 +12,7 @@
 #include "lynx/speculate.h"
 #include "lynx/transfer.h"
 #include "net/socket.h"
+#include "net/tls.h"
 #include "serve/prefill_pool.h"
 #include "serve/transfer_progress.h"
 
@@ -20,6 +21,7 @@ namespace lynx {
 struct DecodeOptions {
   std::string name = "decode";
   TcpOptions tcp;
+  TlsOptions tls;
   int codec_threads = 1;  // that decode pages
   int max_running = 1;    // requests that share the engine; with checks it needs one sequence more
   int max_waiting = 64;   // requests behind them; more are refused

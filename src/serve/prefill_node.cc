@@ -66,6 +66,8 @@ class PrefillNode::Impl {
     NetOptions net;
     net.listen = options_.listen;
     net.tcp = options_.tcp;
+    net.tls = options_.tls;
+    net.log = options_.log;
     net.node.name = options_.name;
     net.node.role = NodeRole::kPrefill;
     net.node.epoch = RandomEpoch();

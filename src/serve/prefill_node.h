@@ -14,6 +14,7 @@
 #include "lynx/result.h"
 #include "lynx/wire.h"
 #include "net/socket.h"
+#include "net/tls.h"
 
 namespace lynx {
 
@@ -21,6 +22,7 @@ struct PrefillOptions {
   std::string name = "prefill";
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
+  TlsOptions tls;
   int codec_threads = 1;           // that encode pages
   TimeNs drain = 10 * kSecondNs;   // how long what is under way may go on once the node is to stop
   int kept_caches = 4;             // recent prompts whose caches stay; the engine needs one sequence more

@@ -18,10 +18,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 PROGRAM = ""
+LYNX = ""
 SKIPPED = 77
 RATE = "200mbit"
 BURST = "128kb"  # at least one GSO packet; smaller bursts cost a core in timers
@@ -146,10 +148,11 @@ class NamespaceTest(unittest.TestCase):
         self.network = Network()
         self.addCleanup(self.network.remove)
 
-    def best_of_two(self, limit, *arguments):
+    def best_of_two(self, limit, *arguments, **options):
         """As run_workload; another try if a busy machine spoilt the first."""
-        first = self.run_workload(*arguments)
-        return first if first[0] <= limit and first[1] >= MIN_GOODPUT else min(first, self.run_workload(*arguments))
+        first = self.run_workload(*arguments, **options)
+        good = first[0] <= limit and first[1] >= MIN_GOODPUT
+        return first if good else min(first, self.run_workload(*arguments, **options))
 
     def run_workload(self, prefills, decodes, name, **options):
         """(mean anchor ratio, goodput / plain copy) over all decode machines."""
@@ -199,6 +202,17 @@ class NamespaceTest(unittest.TestCase):
         self.assertGreaterEqual(fifo, 2.5)
         self.assertGreaterEqual(goodput, MIN_GOODPUT)
 
+    def test_one_prefill_one_decode_tls(self):
+        """Encryption takes nothing from the order. The control is that of the test above."""
+        folder = tempfile.TemporaryDirectory(prefix="lynx-certs-")
+        self.addCleanup(folder.cleanup)
+        sh(f"{LYNX} certs --dir {folder.name}")
+        prefill, decode = self.network.machine(), self.network.machine()
+        self.network.shape(prefill[0], "eth0", LOCAL_LIMIT)
+        strict, goodput = self.best_of_two(1.10, [prefill], [decode], "strict, TLS", tls=folder.name)
+        self.assertLessEqual(strict, 1.10)
+        self.assertGreaterEqual(goodput, MIN_GOODPUT)
+
     def test_incast(self):
         """Two prefill nodes, one decode node: only the receiver knows both queues."""
         prefills, decode = [self.network.machine(), self.network.machine()], self.network.machine()
@@ -223,8 +237,8 @@ def interrupt(*_):
 
 
 def main():
-    global PROGRAM, MIN_GOODPUT
-    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    global PROGRAM, LYNX, MIN_GOODPUT
+    PROGRAM, LYNX = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # so that atexit runs
     reason = why_not()

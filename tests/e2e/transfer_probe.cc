@@ -28,6 +28,7 @@ constexpr int kPatienceMs = 20'000;
 struct Flags {
   std::string order = "strict";  // or fifo
   std::string pull = "on";       // or off
+  std::string tls;               // the folder that `lynx certs` made; empty: plaintext
   // prefill
   std::string listen;
   std::string copy_listen;
@@ -52,6 +53,11 @@ NetOptions OptionsOf(const Flags& flags, NodeRole role) {
   options.node.order = flags.order == "fifo" ? SendOrder::kFifo : SendOrder::kStrict;
   options.node.pull = flags.pull == "on";
   options.listen = role == NodeRole::kPrefill ? flags.listen : "";
+  options.tls.plaintext = true;
+  if (!flags.tls.empty()) {
+    const std::string stem = flags.tls + "/" + options.node.name;
+    options.tls = {stem + ".pem", stem + ".key", flags.tls + "/ca.pem", {"prefill", "decode"}, false};
+  }
   return options;
 }
 
@@ -247,6 +253,8 @@ bool SetFlag(const std::string& name, const std::string& value, Flags* flags) {
     flags->order = value;
   } else if (name == "pull") {
     flags->pull = value;
+  } else if (name == "tls") {
+    flags->tls = value;
   } else if (name == "listen") {
     flags->listen = value;
   } else if (name == "copy-listen") {
