@@ -146,7 +146,7 @@ TEST_F(Hostile, UnknownRequest) {
 
 TEST_F(Hostile, FrameForTheOtherRole) {
   Accepted();
-  Send(FrameType::kGrant, CumulativeBytes{5});
+  Send(FrameType::kGrant, StreamGrant{5});
   EXPECT_EQ(Refusal(), "frame type 9 is not for a decode node");
 }
 
@@ -338,7 +338,7 @@ TEST_F(HostileToPrefill, TooManyRequests) {
 TEST_F(HostileToPrefill, GrantBeforeOfferOrBeyondIt) {
   SendHello();
   Ask(1);
-  Send(FrameType::kGrant, CumulativeBytes{1});
+  Send(FrameType::kGrant, StreamGrant{1});
   EXPECT_EQ(Refusal(), "GRANT: request was not offered yet");
 }
 
@@ -348,7 +348,7 @@ TEST_F(HostileToPrefill, GrantBeyondTheOffer) {
   TransferOffer offer;
   offer.max_bytes = {10};
   ASSERT_TRUE(node_.Offer({peer_, 1}, offer, now_).ok());
-  Send(FrameType::kGrant, CumulativeBytes{11});
+  Send(FrameType::kGrant, StreamGrant{11});
   EXPECT_EQ(Refusal(), "GRANT shrinks or exceeds what was offered");
 }
 

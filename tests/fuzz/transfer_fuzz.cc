@@ -102,11 +102,14 @@ class Session {
         Encode(PrefillDone{.token0 = Token(Small())}, &payload);
         break;
       case FrameType::kAvailable:
-      case FrameType::kGrant:
+      case FrameType::kNak:
         Encode(CumulativeBytes{input_.Get<std::uint16_t>()}, &payload);
         break;
+      case FrameType::kGrant:
+        Encode(StreamGrant{input_.Get<std::uint16_t>(), input_.Get<std::uint8_t>()}, &payload);
+        break;
       case FrameType::kEnd:
-        Encode(StreamEnd{Small(), input_.Get<std::uint8_t>(), input_.Get<std::uint32_t>()}, &payload);
+        Encode(StreamEnd{Small(), input_.Get<std::uint8_t>(), input_.Get<std::uint32_t>(), Small()}, &payload);
         break;
       case FrameType::kPage: {
         const std::uint32_t total = 1 + input_.Get<std::uint8_t>(), offset = input_.Get<std::uint8_t>() % total;
