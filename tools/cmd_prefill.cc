@@ -14,6 +14,7 @@ struct PrefillFlags {
   std::string listen = "127.0.0.1:7000";
   NodeFlags node;
   int kept = 4;
+  int hold_mb = 1024;
   std::string profile;
 };
 
@@ -28,6 +29,7 @@ int RunPrefill(const PrefillFlags& flags) {
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
   options.kept_caches = flags.kept;
+  options.max_held_bytes = std::uint64_t(flags.hold_mb) << 20;
   options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
   auto node = PrefillNode::Start(engine->get(), options);
@@ -53,6 +55,10 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("N")
       ->check(Between(0, 64));
+  command->add_option("--hold-mb", flags->hold_mb, "memory for pages that decode nodes have not taken yet")
+      ->capture_default_str()
+      ->type_name("MIB")
+      ->check(Between(1, 1 << 20));
   flags->node.AddTo(command);
   command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
       ->type_name("FILE");

@@ -21,7 +21,7 @@ namespace lynx {
 
 using PeerId = std::uint32_t;  // a connection, chosen by the node; never reused
 
-// The decode node chooses `id`, unique on its connection.
+// The decode node chooses `id`, unique in its epoch.
 struct RequestId {
   PeerId peer = 0;
   std::uint64_t id = 0;

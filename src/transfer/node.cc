@@ -291,13 +291,14 @@ Result<RequestId> TransferNode::Request(PeerId id, const TransferRequest& reques
   if (!peer->Knows(request.codec)) return Invalid("peer does not know the codec " + request.codec);
   const TransferLimits& limits = peer->hello().limits;
   if (request.tokens.size() > limits.max_prompt_tokens) {
-    return LimitExceeded("prompt has " + std::to_string(request.tokens.size()) + " tokens, the peer takes " +
-                         std::to_string(limits.max_prompt_tokens));
+    return LimitExceeded("the prompt has " + std::to_string(request.tokens.size()) +
+                         " tokens, the prefill node takes " + std::to_string(limits.max_prompt_tokens) +
+                         "; start it with a larger --context");
   }
   if (peer->incoming.size() >= std::min(limits.max_requests, impl_->config.limits.max_requests)) {
     return LimitExceeded("too many open requests at this peer: try later");
   }
-  const RequestId request_id{id, ++peer->last_request};
+  const RequestId request_id{id, peer->last_request = ++impl_->last_request};
   const TimeNs deadline = impl_->SetDeadline(request_id, request.deadline_ms, now);
   peer->incoming.emplace(request_id.id, IncomingRequest(request_id, ++impl_->arrivals, deadline));
   peer->Queue(peer->Header(FrameType::kRequest, request_id.id), request);

@@ -59,6 +59,7 @@ class TransferNode::Impl {
   std::deque<TransferEvent> events;
   std::set<std::pair<TimeNs, RequestId>> deadlines;
   PeerId last_peer = 0;
+  std::uint64_t last_request = 0;  // of all connections (decode): a late frame of a former one names none of these
   std::uint64_t arrivals = 0;
   std::uint64_t prompt_tokens = 0;  // of open requests (prefill)
   TimeNs ticked_ns = 0;

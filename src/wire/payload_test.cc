@@ -49,7 +49,7 @@ TransferOffer TestOffer() {
   offer.first_token = 5;
   offer.token_count = 100;
   offer.elements = 12345678901;
-  offer.max_bytes = {1, 2, UINT64_MAX};
+  offer.max_bytes = {1, 2, kMaxStreamBytes};
   return offer;
 }
 
