@@ -34,8 +34,8 @@ inline constexpr std::size_t kMaxCodecs = 64;
 inline constexpr std::uint32_t kMaxStreams = 16;
 inline constexpr std::uint32_t kMaxParts = 64;
 inline constexpr std::uint64_t kMaxStreamBytes = std::uint64_t{1} << 48;  // that an offer may announce
-inline constexpr std::uint32_t kMaxResends = 2;             // of one page that arrives damaged
-inline constexpr std::uint32_t kMinFrameBytes = 4 << 10;  // a peer may not ask for smaller frames
+inline constexpr std::uint32_t kMaxResends = 2;                           // of one page that arrives damaged
+inline constexpr std::uint32_t kMinFrameBytes = 4 << 10;                  // a peer may not ask for smaller frames
 
 // --- frames ---
 

@@ -6,11 +6,11 @@ namespace lynx {
 
 enum class SeededBug {
   kNone = 0,
-  kNoChecksum = 1,       // damaged payloads are believed
-  kFifoOrder = 2,        // streams have no priority
-  kEpochIgnored = 3,     // frames of a peer's former life count
-  kAppliedEarly = 4,     // a stream counts as decoded when half of its pages are
-  kPageLeaked = 5,       // acknowledged pages are kept
+  kNoChecksum = 1,    // damaged payloads are believed
+  kFifoOrder = 2,     // streams have no priority
+  kEpochIgnored = 3,  // frames of a peer's former life count
+  kAppliedEarly = 4,  // a stream counts as decoded when half of its pages are
+  kPageLeaked = 5,    // acknowledged pages are kept
 };
 
 #ifdef LYNX_BUG

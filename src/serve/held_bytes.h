@@ -1,4 +1,5 @@
-// The memory of encoded pages: counted from the moment at which they are about to be encoded until the last copy is gone.
+// The memory of encoded pages: counted from the moment at which they are about to be encoded until the last copy is
+// gone.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,7 @@ namespace lynx {
 class HeldBytes {
  public:
   // `freed` is called, on any thread, whenever some are gone. Outlives all that it counts.
-  HeldBytes(std::uint64_t max_bytes, std::function<void()> freed)
-      : max_bytes_(max_bytes), freed_(std::move(freed)) {}
+  HeldBytes(std::uint64_t max_bytes, std::function<void()> freed) : max_bytes_(max_bytes), freed_(std::move(freed)) {}
 
   // More may be encoded for this peer. True for a peer for which nothing is held: whatever others hold, its request
   // goes on.

@@ -86,6 +86,7 @@ class PrefillNode::Impl {
   }
 
   const std::string& listen_address() const { return net_->listen_address(); }
+  std::uint64_t held_bytes() const { return held_.total(); }
 
   void Run(const std::atomic<bool>& stop) {
     while (!stop) {
@@ -368,6 +369,7 @@ Result<std::unique_ptr<PrefillNode>> PrefillNode::Start(Engine* engine, const Pr
 }
 
 const std::string& PrefillNode::listen_address() const { return impl_->listen_address(); }
+std::uint64_t PrefillNode::held_bytes() const { return impl_->held_bytes(); }
 void PrefillNode::Run(const std::atomic<bool>& stop) { impl_->Run(stop); }
 
 }  // namespace lynx

@@ -20,7 +20,7 @@ struct PrefillOptions {
   std::string name = "prefill";
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
-  int codec_threads = 1;           // that encode pages
+  int codec_threads = 1;  // that encode pages
   // Encoded pages that decode nodes have not taken yet, over all requests: prompts are still read beyond this, their
   // pages are encoded later. A decode node for which nothing is held always gets one page's tokens.
   std::uint64_t max_held_bytes = std::uint64_t{1} << 30;
@@ -37,6 +37,8 @@ class PrefillNode {
   ~PrefillNode();
 
   const std::string& listen_address() const;
+  // Of encoded pages, now.
+  std::uint64_t held_bytes() const;
   // Serves until `stop` is true (looked at between prefill batches and every 100 ms).
   void Run(const std::atomic<bool>& stop);
 

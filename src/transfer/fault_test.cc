@@ -153,8 +153,8 @@ TEST(Fault, EveryBitFlipIsDetected) {
   EXPECT_EQ(healed, 8 * 4 * (20 + int(kPageHeaderBytes)));  // every bit of the payloads of four pages
 }
 
-// B7, faults 10 to 12: a frame that never comes, comes twice or comes late gives nothing wrong; a page that is missing at
-// END is never taken for complete.
+// B7, faults 10 to 12: a frame that never comes, comes twice or comes late gives nothing wrong; a page that is missing
+// at END is never taken for complete.
 TEST(Fault, EveryFrameLostDoubledOrLate) {
   for (const Direction direction : kDirections) {
     for (const char* what : {"lost", "doubled", "late"}) {

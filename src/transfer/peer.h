@@ -100,13 +100,13 @@ class Peer {
   std::map<std::uint64_t, IncomingRequest> incoming;
   std::uint64_t last_request = 0;  // highest id so far
   std::map<Priority, OutgoingStream*> sendable;
-  std::map<Priority, OutgoingStream*> waiting;    // OutgoingStream::IsWaiting
-  std::map<Priority, OutgoingStream*> available;  // AVAILABLE is due
-  TimeNs taken_ns;                                // the peer took or granted something, or nothing was there for it
+  std::map<Priority, OutgoingStream*> waiting;       // OutgoingStream::IsWaiting
+  std::map<Priority, OutgoingStream*> available;     // AVAILABLE is due
+  TimeNs taken_ns;                                   // the peer took or granted something, or nothing was there for it
   std::array<TimeNs, kMaxStreams> class_moved_ns{};  // page data came in, per class
-  std::map<Priority, IncomingStream*> granted;    // GRANT is due
-  std::optional<TimeNs> pong_sent_ns;             // PONG is due
-  TimeNs received_ns;                             // any bytes
+  std::map<Priority, IncomingStream*> granted;       // GRANT is due
+  std::optional<TimeNs> pong_sent_ns;                // PONG is due
+  TimeNs received_ns;                                // any bytes
 
  private:
   PeerId id_;

@@ -21,7 +21,10 @@ struct OpenRequest {
 class RandomTraffic {
  public:
   explicit RandomTraffic(std::uint64_t seed)
-      : random_(seed), damages_(seed % 3 == 0), tiny_(seed % 5 < 2), pair_(TestConfig(NodeRole::kPrefill), Config(seed)) {
+      : random_(seed),
+        damages_(seed % 3 == 0),
+        tiny_(seed % 5 < 2),
+        pair_(TestConfig(NodeRole::kPrefill), Config(seed)) {
     pair_.Run();
   }
 

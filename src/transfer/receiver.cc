@@ -33,7 +33,8 @@ Result<IncomingStream*> IncomingRequest::Find(int part, int stream) {
 
 Status IncomingRequest::OnAvailable(IncomingStream* stream, std::uint64_t available) {
   Totals& totals = totals_[std::size_t(stream->stream)];
-  if (available < stream->available || available - stream->available > MaxBytes(stream->stream) + totals.lost - totals.available) {
+  if (available < stream->available ||
+      available - stream->available > MaxBytes(stream->stream) + totals.lost - totals.available) {
     return Corrupt("AVAILABLE shrinks or exceeds what was offered");
   }
   totals.available += available - stream->available;

@@ -26,7 +26,7 @@ struct IncomingStream {
   Priority priority;
   std::uint64_t available = 0;  // the sender has them ready
   std::uint64_t granted = 0;
-  TimeNs first_grant_ns = 0;  // once granted > 0
+  TimeNs first_grant_ns = 0;         // once granted > 0
   std::uint64_t received_bytes = 0;  // a position
   StreamEnd received;                // whole pages, and NAKs
   TimeNs moved_ns = 0;               // last fragment, or the first grant after nothing was on its way

@@ -27,8 +27,8 @@ class Resend : public ::testing::Test {
  protected:
   // `damages` says which PAGE frames are damaged, counted from 0.
   std::unique_ptr<Loopback> RunDamaged(const std::function<bool(int)>& damages, Damage damage = FlipBit,
-                                       const TestTransfer& transfer = {}, NodeConfig config = TestConfig(
-                                                                              NodeRole::kDecode)) {
+                                       const TestTransfer& transfer = {},
+                                       NodeConfig config = TestConfig(NodeRole::kDecode)) {
     pages_sent_ = 0;
     auto pair = std::make_unique<Loopback>(TestConfig(NodeRole::kPrefill), std::move(config));
     pair->transfer = transfer;
@@ -146,7 +146,9 @@ TEST_F(Resend, PagesAreFreedAsTheyArrive) {
     pages.push_back(bytes);
     ASSERT_TRUE(pair.prefill.PushPage(id, part, 0, t.Address(part, page), std::move(bytes), pair.now).ok());
   };
-  const auto held = [&] { return std::count_if(pages.begin(), pages.end(), [](auto& page) { return !page.expired(); }); };
+  const auto held = [&] {
+    return std::count_if(pages.begin(), pages.end(), [](auto& page) { return !page.expired(); });
+  };
   push(0, 0);
   push(1, 0);
   push(0, 1);

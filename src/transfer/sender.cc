@@ -58,8 +58,7 @@ Status OutgoingRequest::Push(OutgoingStream* stream, const PageAddress& address,
 }
 
 Status OutgoingRequest::OnGrant(OutgoingStream* stream, const StreamGrant& grant, TimeNs now) {
-  if (grant.bytes < stream->granted ||
-      grant.bytes > offer_->max_bytes[std::size_t(stream->stream)] + stream->renewed) {
+  if (grant.bytes < stream->granted || grant.bytes > offer_->max_bytes[std::size_t(stream->stream)] + stream->renewed) {
     return Corrupt("GRANT shrinks or exceeds what was offered");
   }
   if (grant.acknowledged < stream->acknowledged_bytes || grant.acknowledged > stream->sent_bytes) {

@@ -19,7 +19,7 @@ struct OutgoingStream {
     PageAddress address;
     SharedBytes bytes;
     std::uint32_t resends = 0;  // of this page before this copy
-    std::uint64_t begin = 0;  // its position, once it has begun
+    std::uint64_t begin = 0;    // its position, once it has begun
     std::uint64_t end = 0;
     std::uint32_t crc = 0;  // of the bytes that are sent
     bool damaged = false;   // NAK has come for this copy
@@ -28,10 +28,10 @@ struct OutgoingStream {
   int stream = 0;
   int part = 0;
   Priority priority;
-  std::deque<OutgoingPage> pages;    // not sent, or not wholly
-  std::uint32_t page_offset = 0;     // of the first page's unsent bytes
-  std::deque<OutgoingPage> sent;     // whole and not acknowledged
-  StreamEnd acknowledged;            // pages that have arrived
+  std::deque<OutgoingPage> pages;  // not sent, or not wholly
+  std::uint32_t page_offset = 0;   // of the first page's unsent bytes
+  std::deque<OutgoingPage> sent;   // whole and not acknowledged
+  StreamEnd acknowledged;          // pages that have arrived
   std::uint64_t acknowledged_bytes = 0;
   std::uint64_t available = 0;  // pushed, sent or not
   std::uint64_t announced = 0;  // by AVAILABLE
