@@ -1,5 +1,5 @@
-// Bugs for tests of the tests: scripts/mutants builds with -DLYNX_BUG=n and expects the tests to fail. 0 in every
-// build that is used.
+// Bugs for tests of the tests: scripts/mutants builds the modules that use this with -DLYNX_BUG=n and expects the tests to
+// fail. 0 in every build that is used.
 #pragma once
 
 namespace lynx {

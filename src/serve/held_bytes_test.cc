@@ -164,7 +164,7 @@ TEST_F(HeldByNode, WhoeverTakesNothingHoldsLittleAndNobodyUp) {
       honest.AwaitEnds(i);
       EXPECT_TRUE(honest.ends().back().ok()) << honest.ends().back().ToString();
     }
-    EXPECT_LE(node_->held_bytes(), 2 * kBlockBytes);
+    while (node_->held_bytes() > 2 * kBlockBytes) std::this_thread::yield();  // until the last DONE has come
     EXPECT_GT(node_->held_bytes(), 0u);
   }
   while (node_->held_bytes() > 0) std::this_thread::yield();
