@@ -283,6 +283,21 @@ TEST_F(Hostile, PagesThatAreAlwaysDamaged) {
   EXPECT_EQ(finished_, 1);
 }
 
+// Nor one that never ends a damaged page.
+TEST_F(Hostile, ADamagedPageWithoutEnd) {
+  Accepted();
+  SendDamaged(100);
+  int sent = 0;
+  for (std::uint64_t available = 1100; node_.OpenRequests() > 0; available += 100, ++sent) {
+    Send(FrameType::kAvailable, CumulativeBytes{available});
+    SendPage(Page(0, 1000, 100), 100);
+  }
+  EXPECT_EQ(sent, 20);
+  EXPECT_EQ(Refusal(), "");
+  EXPECT_EQ(finished_, 1);
+  EXPECT_EQ(pages_, 0);
+}
+
 TEST_F(Hostile, EndThatKnowsMoreNaksThanThereWere) {
   Accepted();
   Send(FrameType::kEnd, StreamEnd{0, 0, 0, 1});

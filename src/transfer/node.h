@@ -71,6 +71,7 @@ class TransferNode::Impl {
   Status OnOffer(IncomingRequest* request, const FrameView& frame);
   Status OnPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now);
   Status OnDamagedPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now);
+  void FailDamaged(IncomingRequest* request, TimeNs now);
   Status OnNak(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now);
   Status OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now);
 };

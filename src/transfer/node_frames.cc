@@ -163,6 +163,10 @@ Status TransferNode::Impl::OnPage(Peer* peer, IncomingRequest* request, const Fr
                                        config.limits.max_page_stream_bytes, &arrived));
   window.OnReceived(*stream, bytes.size());
   OnPageData(peer, stream, now);
+  if (request->LostTooMuch(*stream)) {
+    FailDamaged(request, now);
+    return Ok();
+  }
   if (!arrived) return Ok();
   peer->granted[stream->priority] = stream;  // acknowledges it
   events.push_back(std::move(*arrived));
@@ -173,17 +177,20 @@ Status TransferNode::Impl::OnPage(Peer* peer, IncomingRequest* request, const Fr
 Status TransferNode::Impl::OnDamagedPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now) {
   LYNX_ASSIGN_OR_RETURN(IncomingStream* const stream, request->Find(frame.header.part, frame.header.stream));
   const std::uint64_t position = stream->received_bytes;
-  bool exhausted = false;
-  LYNX_RETURN_IF_ERROR(request->OnDamagedPage(stream, frame.payload.size(), &exhausted));
+  LYNX_RETURN_IF_ERROR(request->OnDamagedPage(stream, frame.payload.size()));
   window.OnReceived(*stream, stream->received_bytes - position);
   OnPageData(peer, stream, now);
   peer->stats.naks += 1;
-  if (exhausted) {
-    FinishRequest(request->id(), Corrupt("pages arrived damaged each time they were sent"), Tell::kYes, now);
-    return Ok();
+  if (request->LostTooMuch(*stream)) {
+    FailDamaged(request, now);
+  } else {
+    peer->Queue(peer->StreamHeader(FrameType::kNak, *stream), CumulativeBytes{position});
   }
-  peer->Queue(peer->StreamHeader(FrameType::kNak, *stream), CumulativeBytes{position});
   return Ok();
+}
+
+void TransferNode::Impl::FailDamaged(IncomingRequest* request, TimeNs now) {
+  FinishRequest(request->id(), Corrupt("pages arrived damaged each time they were sent"), Tell::kYes, now);
 }
 
 Status TransferNode::Impl::OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now) {

@@ -102,7 +102,7 @@ void IncomingRequest::LosePage(IncomingStream* stream) {
   stream->page = nullptr;
 }
 
-Status IncomingRequest::OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes, bool* exhausted) {
+Status IncomingRequest::OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes) {
   if (stream->ended) return Corrupt("PAGE: stream was ended");
   if (payload_bytes <= kPageHeaderBytes) return Corrupt("PAGE payload is too short");
   const std::uint64_t bytes = payload_bytes - kPageHeaderBytes;
@@ -113,7 +113,6 @@ Status IncomingRequest::OnDamagedPage(IncomingStream* stream, std::size_t payloa
   stream->received.naks += 1;
   totals.lost += bytes;
   totals.wire_bytes += kFrameHeaderBytes + payload_bytes;
-  *exhausted = totals.lost > kMaxResends * MaxBytes(stream->stream);
   return Ok();
 }
 

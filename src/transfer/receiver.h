@@ -62,9 +62,12 @@ class IncomingRequest {
   // Takes a fragment of `frame_bytes` on the wire. Once its page stream is whole, *arrived is the page.
   Status OnPage(IncomingStream* stream, const PageFragment& fragment, std::span<const std::byte> bytes,
                 std::size_t frame_bytes, std::uint64_t max_page_stream_bytes, std::optional<PageArrived>* arrived);
-  // A PAGE frame of which only the header can be believed: its page is lost and the sender has to be told, unless
-  // *exhausted: more was lost than pages may be sent again.
-  Status OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes, bool* exhausted);
+  // A PAGE frame of which only the header can be believed: its page is lost and the sender has to be told.
+  Status OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes);
+  // More than if every page were sent again as often as it may be: the request fails.
+  bool LostTooMuch(const IncomingStream& stream) const {
+    return totals_[std::size_t(stream.stream)].lost > kMaxResends * MaxBytes(stream.stream);
+  }
   // *fits is false when totals or digest differ from what arrived: the request fails, the connection need not.
   Status OnEnd(IncomingStream* stream, const StreamEnd& end, bool* fits);
   // When a fragment came last; kNoDeadline unless the sender owes some.
