@@ -15,6 +15,7 @@ struct PrefillFlags {
   NodeFlags node;
   int kept = 4;
   double drain_s = 10;
+  int hold_mb = 1024;
   std::string profile;
 };
 
@@ -32,6 +33,7 @@ int RunPrefill(const PrefillFlags& flags) {
   options.tls = flags.node.tls;
   options.kept_caches = flags.kept;
   options.drain = TimeNs(flags.drain_s * double(kSecondNs));
+  options.max_held_bytes = std::uint64_t(flags.hold_mb) << 20;
   options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
   auto node = PrefillNode::Start(engine->get(), options);
@@ -57,6 +59,10 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("N")
       ->check(Between(0, 64));
+  command->add_option("--hold-mb", flags->hold_mb, "memory for pages that decode nodes have not taken yet")
+      ->capture_default_str()
+      ->type_name("MIB")
+      ->check(Between(1, 1 << 20));
   flags->node.AddTo(command);
   command
       ->add_option("--drain", flags->drain_s,

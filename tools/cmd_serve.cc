@@ -27,6 +27,7 @@ class PrefillThread {
     options.listen = "127.0.0.1:0";
     options.codec_threads = flags.front.node.codec_threads;
     options.kept_caches = flags.kept;
+    options.tls = flags.front.node.tls;
     LYNX_ASSIGN_OR_RETURN(options.profile, ReadProfile(flags.profile));
     auto thread = std::make_unique<PrefillThread>();
     LYNX_ASSIGN_OR_RETURN(thread->engine_, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));

@@ -21,7 +21,7 @@ namespace lynx {
 
 using PeerId = std::uint32_t;  // a connection, chosen by the node; never reused
 
-// The decode node chooses `id`, unique on its connection.
+// The decode node chooses `id`, unique in its epoch.
 struct RequestId {
   PeerId peer = 0;
   std::uint64_t id = 0;
@@ -46,6 +46,12 @@ struct NodeConfig {
   // Grant window: 0 follows 1.25 * min RTT * best rate + 128 KiB as measured; otherwise fixed.
   std::uint64_t window_bytes = 0;
   TimeNs heartbeat_ns = 500 * kMillisecondNs;  // PING period; a peer that misses 3 is dead
+  // decode: a request ends (kIo) when of what it was granted nothing comes for this long. prefill: the requests of a
+  // peer that takes nothing of what is ready for 6 times as long end.
+  TimeNs stall_ns = 10 * kSecondNs;
+  // prefill: requests beyond these, over all peers, are refused (kLimit "busy"); `limits` hold for each peer.
+  std::uint32_t max_open_requests = 1024;
+  std::uint64_t max_prompt_tokens = 64 << 20;  // of all open requests together
 };
 
 // --- events ---
@@ -110,6 +116,7 @@ struct PeerStats {
   double receive_rate_bps = 0;     // best recent rate of page data, bits per second; 0: not known yet
   std::uint64_t window_bytes = 0;  // current shared grant window
   std::uint32_t peer_load = 0;     // open requests, as the peer's last PONG says
+  std::uint64_t naks = 0;          // damaged PAGE frames: seen (decode), heard of (prefill)
 };
 
 class TransferNode {

@@ -33,7 +33,9 @@ inline constexpr std::size_t kMaxLayoutFields = 64;
 inline constexpr std::size_t kMaxCodecs = 64;
 inline constexpr std::uint32_t kMaxStreams = 16;
 inline constexpr std::uint32_t kMaxParts = 64;
-inline constexpr std::uint32_t kMinFrameBytes = 4 << 10;  // a peer may not ask for smaller frames
+inline constexpr std::uint64_t kMaxStreamBytes = std::uint64_t{1} << 48;  // that an offer may announce
+inline constexpr std::uint32_t kMaxResends = 2;                           // of one page that arrives damaged
+inline constexpr std::uint32_t kMinFrameBytes = 4 << 10;                  // a peer may not ask for smaller frames
 
 // --- frames ---
 
@@ -51,7 +53,7 @@ enum class FrameType : std::uint8_t {
   kEnd = 11,
   kAbort = 12,
   kDone = 13,
-  kNak = 14,  // reserved; this version neither sends nor reads it
+  kNak = 14,
 };
 
 inline constexpr std::uint32_t kFrameMagic = 0x584e594c;  // "LYNX" in memory
@@ -104,8 +106,8 @@ class FrameReader {
   // kUnsupported, kLimit) are final: where the next frame begins is not known any more.
   Result<std::optional<FrameView>> Next(std::span<const std::byte>* bytes);
 
-  // The type of a frame whose payload has come in part.
-  std::optional<FrameType> Unfinished() const;
+  // The header of a frame whose payload has come in part, checked; null: none.
+  const FrameHeader* Unfinished() const { return header_ ? &*header_ : nullptr; }
 
  private:
   Status TakeHeader();
@@ -190,9 +192,17 @@ struct PrefillDone {
   bool operator==(const PrefillDone&) const = default;
 };
 
-// AVAILABLE and GRANT: page-stream bytes of one part of a stream, counted from its beginning.
+// A position in one part of a stream: page-stream bytes in sending order, pages that are sent again included.
+// AVAILABLE: as many are ready. NAK: where a PAGE frame began that arrived damaged.
 struct CumulativeBytes {
   std::uint64_t bytes = 0;
+};
+
+// decode -> prefill: positions as above.
+struct StreamGrant {
+  std::uint64_t bytes = 0;         // as many may be sent
+  std::uint64_t acknowledged = 0;  // pages that end up to here arrived whole or were asked for by NAK
+  bool operator==(const StreamGrant&) const = default;
 };
 
 // Precedes the bytes of a fragment of a page stream.
@@ -208,6 +218,7 @@ struct StreamEnd {
   std::uint64_t pages = 0;
   std::uint64_t bytes = 0;   // sum of the page streams' lengths
   std::uint32_t digest = 0;  // AddToDigest over the page streams in sending order, from 0
+  std::uint32_t naks = 0;    // that the sender has answered; a damaged copy counts in none of the above
   bool operator==(const StreamEnd&) const = default;
 };
 // The digest after one more page stream: CRC-32C over the page streams' CRC-32C values, 4 bytes little-endian each.
@@ -222,6 +233,7 @@ void Encode(const TransferOffer& offer, std::vector<std::byte>* out);
 void Encode(const PrefillDone& done, std::vector<std::byte>* out);
 void Encode(const CumulativeBytes& bytes, std::vector<std::byte>* out);
 void Encode(const PageFragment& fragment, std::vector<std::byte>* out);
+void Encode(const StreamGrant& grant, std::vector<std::byte>* out);
 void Encode(const StreamEnd& end, std::vector<std::byte>* out);
 void Encode(const Status& status, std::vector<std::byte>* out);  // ERROR and ABORT; not ok
 
@@ -233,6 +245,7 @@ Result<TransferRequest> ParseRequest(std::span<const std::byte> payload, std::ui
 Result<TransferOffer> ParseOffer(std::span<const std::byte> payload);
 Result<PrefillDone> ParsePrefillDone(std::span<const std::byte> payload);
 Result<CumulativeBytes> ParseCumulativeBytes(std::span<const std::byte> payload);
+Result<StreamGrant> ParseStreamGrant(std::span<const std::byte> payload);
 Result<StreamEnd> ParseStreamEnd(std::span<const std::byte> payload);
 // The Status that ERROR or ABORT carries, in *status.
 Status ParseStatus(std::span<const std::byte> payload, Status* status);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/seeded_bug.h"
 #include "lynx/codec.h"
 #include "lynx/page.h"
 #include "lynx/speculate.h"
@@ -65,7 +66,10 @@ class DecodeSession {
   Status ReportReadyStream();
   void Stage(int level);
   // All of stream level_ is decoded: the staging block may be written to the engine.
-  bool StagingWhole() const { return streams_completed_ > level_ && decoded_at_level_ == int(pages_.size()); }
+  bool StagingWhole() const {
+    if (kSeededBug == SeededBug::kAppliedEarly) return decoded_at_level_ >= int(pages_.size() + 1) / 2;
+    return streams_completed_ > level_ && decoded_at_level_ == int(pages_.size());
+  }
   // From now on pages of `level` are decoded.
   void StartLevel(int level);
 

@@ -71,8 +71,8 @@ std::array<std::size_t, 2> TotalBytes(const std::string& address, const Generate
   return {whole.passed(Chopper::kToServer), whole.passed(Chopper::kToClient)};
 }
 
-// A connection that ends after any number of bytes, or carries a damaged one: an error or the exact tokens, never
-// others, and the prefill node goes on.
+// B4, B6, faults 1, 5 to 7: a connection that ends after any number of bytes, or carries a damaged one: an error or the
+// exact tokens, never others, and the prefill node goes on.
 TEST_F(NodesFull, FaultsAnywhere) {
   constexpr int kPoints = 40;
   const PrefillServer server;
@@ -95,7 +95,13 @@ TEST_F(NodesFull, FaultsAnywhere) {
           ExpectErrorOrExact(result, expected);
           failed += !result.ok();
         }
-        EXPECT_GT(failed, direction == Chopper::kToClient ? kPoints / 2 : 1);
+        if (direction == Chopper::kToServer) {
+          EXPECT_GT(failed, 1);
+        } else if (fault == Chopper::kCut) {
+          EXPECT_GT(failed, kPoints / 2);
+        } else {
+          EXPECT_LT(failed, kPoints / 4);  // nearly all of it is pages, which are sent again
+        }
       }
     }
     DecodeClient client(server.address());

@@ -13,6 +13,7 @@
 #include "lynx/codec.h"
 #include "net/net_node.h"
 #include "serve/codec_threads.h"
+#include "serve/held_bytes.h"
 #include "serve/kept_caches.h"
 #include "serve/node_layout.h"
 #include "serve/token_chooser.h"
@@ -55,6 +56,12 @@ class PrefillNode::Impl {
       : engine_(engine),
         options_(options),
         kept_(engine, options.kept_caches),
+        held_(options.max_held_bytes,
+              [this] {
+                const std::lock_guard lock(mutex_);
+                freed_ = true;
+                arrived_.notify_one();
+              }),
         encoders_(options.codec_threads, kQueuedBlocks * 2 * engine->info().shape.layers.size()) {}
 
   Status Start() {
@@ -72,6 +79,7 @@ class PrefillNode::Impl {
     net.node.role = NodeRole::kPrefill;
     net.node.epoch = RandomEpoch();
     net.node.layout = LayoutOf(engine_->info());
+    net.node.limits.max_prompt_tokens = std::uint32_t(engine_->info().max_tokens);
     net.node.codecs = CodecNames();
     LYNX_ASSIGN_OR_RETURN(net_, NetNode::Start(net, [this](TransferNode& node, TransferEvent event, TimeNs now) {
                             OnEvent(node, std::move(event), now);
@@ -80,26 +88,24 @@ class PrefillNode::Impl {
   }
 
   const std::string& listen_address() const { return net_->listen_address(); }
+  std::uint64_t held_bytes() const { return held_.total(); }
 
   void Run(const std::atomic<bool>& stop) {
-    while (!MustEnd(stop)) {
-      SharedJob job;
-      {
-        std::unique_lock lock(mutex_);
-        if (stop_at_ != 0 && jobs_.empty()) return;
-        arrived_.wait_for(lock, kStopInterval, [this] { return !queue_.empty(); });
-        if (queue_.empty()) continue;
-        job = queue_.front();
-        queue_.pop_front();
-      }
-      if (job->ended) continue;
-      if (const Status status = Serve(job, stop); !status.ok()) {
-        net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
-      }
+    while (!MustEnd(stop) && !(stop_at_ != 0 && NothingOpen())) {
+      EncodeWhatFits();
+      const SharedJob job = NextJob();
+      if (job == nullptr || job->ended) continue;
+      if (const Status status = Serve(job, stop); !status.ok()) Abort(job->id, status);
     }
+    for (const Work& work : unfinished_) kept_.Drop(work.lease.sequence);
+    unfinished_.clear();
   }
 
  private:
+  bool NothingOpen() {
+    const std::lock_guard lock(mutex_);
+    return jobs_.empty();
+  }
   // Time to end, whatever is under way.
   bool MustEnd(const std::atomic<bool>& stop) {
     if (!stop) return false;
@@ -115,6 +121,31 @@ class PrefillNode::Impl {
 
   void Log(const std::string& line) {
     if (options_.log) options_.log(line);
+  }
+
+  void Abort(RequestId id, const Status& status) {
+    net_->Post([id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
+  }
+
+  // The next request that can be served; null when there is none for a while, or when memory was freed. A peer whose
+  // last request still waits for memory has to wait, and so has everybody when each of the engine's sequences is taken.
+  SharedJob NextJob() {
+    std::unique_lock lock(mutex_);
+    auto next = queue_.end();
+    const auto can_go_on = [&] {
+      next = std::find_if(queue_.begin(), queue_.end(), [this](const SharedJob& job) {
+        return std::none_of(unfinished_.begin(), unfinished_.end(),
+                            [&](const Work& work) { return work.job->id.peer == job->id.peer; });
+      });
+      if (int(unfinished_.size()) >= engine_->info().max_sequences) next = queue_.end();
+      return next != queue_.end() || freed_;
+    };
+    arrived_.wait_for(lock, kStopInterval, can_go_on);
+    freed_ = false;
+    if (next == queue_.end()) return nullptr;
+    SharedJob job = *next;
+    queue_.erase(next);
+    return job;
   }
 
   // On the network thread.
@@ -145,11 +176,6 @@ class PrefillNode::Impl {
   Status Check(const TransferRequest& request) const {
     const EngineInfo& info = engine_->info();
     if (request.tokens.empty()) return Invalid("the prompt is empty");
-    if (int(request.tokens.size()) > info.max_tokens) {
-      return LimitExceeded("the prompt has " + std::to_string(request.tokens.size()) +
-                           " tokens, the prefill node takes " + std::to_string(info.max_tokens) +
-                           "; start it with a larger --context");
-    }
     for (Token token : request.tokens) {
       if (token < 0 || token >= info.vocab_size)
         return Invalid("token " + std::to_string(token) + " is not in the vocabulary");
@@ -157,7 +183,7 @@ class PrefillNode::Impl {
     return CheckSampling(request.sampling);
   }
 
-  // From the offer to the last page handed to the encoder.
+  // From the offer to token 0; the pages go to the encoder as memory allows, now or later.
   Status Serve(const SharedJob& job, const std::atomic<bool>& stop) {
     const TimeNs start = MonotonicNow();
     const TransferRequest& request = job->body;
@@ -172,13 +198,29 @@ class PrefillNode::Impl {
     LYNX_ASSIGN_OR_RETURN(KeptCaches::Lease lease, kept_.Take(request.tokens, request.reuse));
     Work work{job, codec, std::move(lease), 0, start};
     Status status = Prefill(&work, stop);
-    if (status.ok()) status = Finish(&work);
-    if (status.ok()) {
-      kept_.Keep(work.lease.sequence, request.tokens, std::move(work.lease.logits));
-    } else {
+    if (!status.ok()) {
       kept_.Drop(work.lease.sequence);
+      return status;
     }
-    return status;
+    SendToken0(work);
+    unfinished_.push_back(std::move(work));
+    return Ok();
+  }
+
+  // Hands pages to the encoder as far as memory allows; the cache of a prompt that is done with is kept.
+  void EncodeWhatFits() {
+    std::erase_if(unfinished_, [this](Work& work) {
+      const std::vector<Token>& tokens = work.job->body.tokens;
+      const Status status = EncodeTo(&work, int(tokens.size()));
+      if (!status.ok()) {
+        Abort(work.job->id, status);
+        kept_.Drop(work.lease.sequence);
+        return true;
+      }
+      if (work.encoded < int(tokens.size()) && !work.job->ended) return false;
+      kept_.Keep(work.lease.sequence, tokens, std::move(work.lease.logits));
+      return true;
+    });
   }
 
   TransferOffer OfferFor(const Codec& codec, int tokens) const {
@@ -207,6 +249,7 @@ class PrefillNode::Impl {
     for (int at = work->lease.reused;;) {
       if (work->job->body.overlap) LYNX_RETURN_IF_ERROR(EncodeTo(work, at / page_tokens * page_tokens));
       if (at == count) return Ok();
+      EncodeWhatFits();
       if (work->job->ended) return IoError("the decode node left");
       if (MustEnd(stop)) return IoError("the prefill node is stopping");
       // Batches end at page boundaries so that no finished page waits for the next batch.
@@ -227,33 +270,33 @@ class PrefillNode::Impl {
     return status;
   }
 
-  // Token 0 first, then what is not yet encoded, then the ends.
-  Status Finish(Work* work) {
-    const TransferRequest& request = work->job->body;
-    const RequestId id = work->job->id;
+  void SendToken0(const Work& work) {
+    const TransferRequest& request = work.job->body;
+    const RequestId id = work.job->id;
     PrefillDone done;
-    done.token0 = SampleToken(work->lease.logits, request.sampling, 0);
-    done.reused_tokens = std::uint32_t(work->lease.reused);
-    done.prefill_ns = MonotonicNow() - work->start;
+    done.token0 = SampleToken(work.lease.logits, request.sampling, 0);
+    done.reused_tokens = std::uint32_t(work.lease.reused);
+    done.prefill_ns = MonotonicNow() - work.start;
     net_->Post([id, done](TransferNode& node, TimeNs now) { (void)node.SendPrefillDone(id, done, now); });
     char line[160];
     std::snprintf(line, sizeof line, "request %llu: %zu tokens, %u from a kept cache, %.2f s, codec %s",
                   static_cast<unsigned long long>(id.id), request.tokens.size(), done.reused_tokens,
-                  double(done.prefill_ns) / kSecondNs, work->codec->info().spec.c_str());
+                  double(done.prefill_ns) / kSecondNs, work.codec->info().spec.c_str());
     Log(line);
-
-    return EncodeTo(work, int(request.tokens.size()));
   }
 
-  // Hands tokens [work->encoded, target) to the encoders, a page's tokens at a time.
+  // Hands tokens [work->encoded, target) to the encoders, a page's tokens at a time, until they or memory are at an
+  // end. What will be encoded counts with its upper bound.
   Status EncodeTo(Work* work, int target) {
     const int page_tokens = work->codec->info().page_tokens;
-    while (work->encoded < target && !work->job->ended) {
+    const PeerId peer = work->job->id.peer;
+    while (work->encoded < target && !work->job->ended && held_.MayGrow(peer)) {
       const int end = std::min(target, (work->encoded / page_tokens + 1) * page_tokens);
       auto block = std::make_shared<CacheBlock>(engine_->info().shape, work->encoded, end - work->encoded);
       LYNX_RETURN_IF_ERROR(engine_->ReadBlock(work->lease.sequence, block.get()));
       for (const PageAddress& address : PagesIn(*work->codec, work->encoded, end - work->encoded)) {
-        encoders_.Post([this, job = work->job, codec = work->codec, block, address](CodecThreads::Scratch& scratch) {
+        const auto hold = held_.Hold(peer, MaxBytes(*work->codec, address));
+        encoders_.Post([this, job = work->job, codec = work->codec, block, address, hold](auto& scratch) {
           EncodePage(job, *codec, *block, address, &scratch);
         });
       }
@@ -267,13 +310,20 @@ class PrefillNode::Impl {
     return PagesOf(engine_->info().shape, first_token, tokens, info.page_tokens, info.heads_per_page);
   }
 
+  // Of the page's streams together.
+  std::uint64_t MaxBytes(const Codec& codec, const PageAddress& address) const {
+    const PageShape dims = ShapeOf(engine_->info().shape, address);
+    std::uint64_t bytes = 0;
+    for (int stream = 0; stream < codec.info().stream_count; ++stream) bytes += codec.MaxBytes(dims, stream);
+    return bytes;
+  }
+
   // On an encoder thread: page i travels while page i + 1 is encoded. The last one ends the streams.
   void EncodePage(const SharedJob& job, const Codec& codec, const CacheBlock& block, const PageAddress& address,
                   CodecThreads::Scratch* scratch) {
     if (job->ended) return;
     if (const Status status = PushPage(job, codec, block, address, scratch); !status.ok()) {
-      net_->Post([id = job->id, status](TransferNode& node, TimeNs now) { node.Abort(id, status, now); });
-      return;
+      return Abort(job->id, status);
     }
     if (--job->pages_left > 0) return;
     net_->Post([id = job->id, streams = codec.info().stream_count](TransferNode& node, TimeNs now) {
@@ -287,16 +337,21 @@ class PrefillNode::Impl {
     page.tokens_after = int(job->body.tokens.size()) - address.first_token - address.token_count;
     const PageShape dims = ShapeOf(block.shape(), address);
     const int streams = codec.info().stream_count;
-    scratch->resize(std::max(scratch->size(), codec.ScratchBytes(dims)));
-    std::vector<std::shared_ptr<std::vector<std::byte>>> outputs(streams);
+    // Encoded behind the codec's scratch, then copied: what waits takes no byte more than it has.
+    const std::size_t scratch_bytes = codec.ScratchBytes(dims);
+    scratch->resize(std::max(scratch->size(), scratch_bytes + MaxBytes(codec, address)));
     std::vector<std::span<std::byte>> buffers(streams);
     std::vector<std::size_t> sizes(streams);
+    std::size_t at = scratch_bytes;
     for (int stream = 0; stream < streams; ++stream) {
-      outputs[stream] = std::make_shared<std::vector<std::byte>>(codec.MaxBytes(dims, stream));
-      buffers[stream] = *outputs[stream];
+      buffers[stream] = std::span(*scratch).subspan(at, codec.MaxBytes(dims, stream));
+      at += buffers[stream].size();
     }
-    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, *scratch));
-    for (int stream = 0; stream < streams; ++stream) outputs[stream]->resize(sizes[stream]);
+    LYNX_RETURN_IF_ERROR(codec.Encode(page, buffers, sizes, std::span(*scratch).first(scratch_bytes)));
+    std::vector<SharedBytes> outputs;
+    for (int stream = 0; stream < streams; ++stream) {
+      outputs.push_back(held_.Keep(job->id.peer, buffers[stream].first(sizes[stream])));
+    }
     net_->Post([id = job->id, address, outputs = std::move(outputs)](TransferNode& node, TimeNs now) {
       for (int stream = 0; stream < int(outputs.size()); ++stream) {
         // Refused when the decode node takes no page this long, or when the request is over (then nothing is aborted).
@@ -315,6 +370,9 @@ class PrefillNode::Impl {
   std::deque<SharedJob> queue_;
   std::map<RequestId, SharedJob> jobs_;
   std::atomic<TimeNs> stop_at_ = 0;  // at the latest; 0: not yet to stop
+  bool freed_ = false;               // memory, since the serving thread looked
+  std::vector<Work> unfinished_;     // prefilled; pages wait for memory to be encoded (serving thread)
+  HeldBytes held_;
   // Threads end before what they use: the encoders use the network, the network all of the above.
   std::unique_ptr<NetNode> net_;
   CodecThreads encoders_;
@@ -330,6 +388,7 @@ Result<std::unique_ptr<PrefillNode>> PrefillNode::Start(Engine* engine, const Pr
 }
 
 const std::string& PrefillNode::listen_address() const { return impl_->listen_address(); }
+std::uint64_t PrefillNode::held_bytes() const { return impl_->held_bytes(); }
 void PrefillNode::Run(const std::atomic<bool>& stop) { impl_->Run(stop); }
 
 }  // namespace lynx

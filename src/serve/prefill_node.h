@@ -23,8 +23,11 @@ struct PrefillOptions {
   std::string listen = "127.0.0.1:7000";
   TcpOptions tcp;
   TlsOptions tls;
-  int codec_threads = 1;           // that encode pages
-  TimeNs drain = 10 * kSecondNs;   // how long what is under way may go on once the node is to stop
+  int codec_threads = 1;          // that encode pages
+  TimeNs drain = 10 * kSecondNs;  // how long what is under way may go on once the node is to stop
+  // Encoded pages that decode nodes have not taken yet, over all requests: prompts are still read beyond this, their
+  // pages are encoded later. A decode node for which nothing is held always gets one page's tokens.
+  std::uint64_t max_held_bytes = std::uint64_t{1} << 30;
   int kept_caches = 4;             // recent prompts whose caches stay; the engine needs one sequence more
   std::optional<Profile> profile;  // of the engine's model, for codecs that know what to do with it
   // Called with one line per event worth a log line, on the serving and the network thread. May be empty.
@@ -38,6 +41,8 @@ class PrefillNode {
   ~PrefillNode();
 
   const std::string& listen_address() const;
+  // Of encoded pages, now.
+  std::uint64_t held_bytes() const;
   // Serves until `stop` is true (looked at between prefill batches and every 100 ms), then refuses what is new and ends
   // with the last open request, or after `drain`.
   void Run(const std::atomic<bool>& stop);

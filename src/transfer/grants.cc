@@ -10,6 +10,7 @@ namespace {
 constexpr double kGain = 1.25;
 constexpr double kGrowingGain = 2.0;  // while the rate still rises by a quarter per sample
 constexpr double kBaseBytes = 128 << 10;
+constexpr double kProbeDivisor = 4;  // less than half of what the path holds: queues drain
 constexpr double kMaxWindowBytes = 64 << 20;
 // Grants smaller than this part of the window are put off until they are larger, unless nothing more is available.
 constexpr std::uint64_t kQuantaPerWindow = 8;
@@ -20,6 +21,12 @@ std::uint64_t GrantWindow::PeerWindow::UpTo(int stream_class) const {
   std::uint64_t sum = 0;
   for (int k = 0; k <= stream_class; ++k) sum += outstanding[std::size_t(k)];
   return sum;
+}
+
+std::uint64_t GrantWindow::window_bytes() const {
+  if (fixed_bytes_ != 0) return fixed_bytes_;
+  const bool probing = std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer.second.probing; });
+  return std::uint64_t(probing ? window_ / kProbeDivisor : window_);
 }
 
 void GrantWindow::Want(IncomingStream* stream) {
@@ -39,6 +46,7 @@ void GrantWindow::Grant(IncomingStream* stream, std::uint64_t granted, TimeNs no
   }
   peer.outstanding[std::size_t(stream->priority.stream_class)] += granted - stream->granted;
   if (stream->granted == 0) stream->first_grant_ns = now;
+  if (stream->granted == stream->received_bytes) stream->moved_ns = now;
   stream->granted = granted;
 }
 
@@ -56,8 +64,9 @@ void GrantWindow::OnProgress(PeerId id, std::uint64_t bytes, TimeNs now) {
   UpdateWindow(true);
 }
 
-void GrantWindow::OnRoundTrip(PeerId peer, TimeNs min_rtt_ns) {
+void GrantWindow::OnRoundTrip(PeerId peer, TimeNs min_rtt_ns, bool probing) {
   peers_[peer].min_rtt_ns = min_rtt_ns;
+  peers_[peer].probing = probing;
   UpdateWindow(false);
 }
 

@@ -32,7 +32,8 @@ class GrantWindow {
   void OnReceived(const IncomingStream& stream, std::uint64_t bytes);
   // Bytes of a peer's page data came in, possibly in the middle of a frame.
   void OnProgress(PeerId peer, std::uint64_t bytes, TimeNs now);
-  void OnRoundTrip(PeerId peer, TimeNs min_rtt_ns);
+  // `probing`: the round trip is being measured, the window is small until it is known.
+  void OnRoundTrip(PeerId peer, TimeNs min_rtt_ns, bool probing);
   void RemovePeer(PeerId peer);
 
   // Grants what fits and calls `granted` for each stream with a new grant.
@@ -40,7 +41,7 @@ class GrantWindow {
   // When a peer will count as stalled, if that frees room.
   std::optional<TimeNs> NextTimeout() const;
 
-  std::uint64_t window_bytes() const { return fixed_bytes_ != 0 ? fixed_bytes_ : std::uint64_t(window_); }
+  std::uint64_t window_bytes() const;
 
  private:
   struct PeerWindow {
@@ -48,6 +49,7 @@ class GrantWindow {
     TimeNs progress_ns = 0;                                // last page data, or first grant after none
     TimeNs min_rtt_ns = 0;
     bool stalled = false;
+    bool probing = false;
     std::uint64_t UpTo(int stream_class) const;
   };
   std::uint64_t Room(PeerId peer, int stream_class) const;

@@ -104,7 +104,7 @@ class MeasuredGrants : public Grants {
 
 TEST_F(MeasuredGrants, WindowFollowsThePath) {
   EXPECT_EQ(window_.window_bytes(), 256u << 10);
-  window_.OnRoundTrip(1, 10 * kMillisecondNs);
+  window_.OnRoundTrip(1, 10 * kMillisecondNs, false);
   Flow(125'000, kSecondNs);  // 1 Gbit/s
   EXPECT_NEAR(double(window_.window_bytes()), 1.25 * 1.25e6 + 131072, 1e5);
   Flow(12'500, 10 * kSecondNs);
@@ -112,7 +112,7 @@ TEST_F(MeasuredGrants, WindowFollowsThePath) {
 }
 
 TEST_F(MeasuredGrants, PausesAreNotSlowness) {
-  window_.OnRoundTrip(1, 10 * kMillisecondNs);
+  window_.OnRoundTrip(1, 10 * kMillisecondNs, false);
   Flow(125'000, kSecondNs);
   const auto before = window_.window_bytes();
   now_ += 60 * kSecondNs;

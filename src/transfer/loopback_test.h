@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/random.h"
 #include "lynx/transfer.h"
 
@@ -95,6 +97,19 @@ inline std::string Describe(const TransferEvent& event) {
   return std::visit(Visitor{}, event);
 }
 
+// Whole frames, one by one.
+inline std::vector<std::vector<std::byte>> SplitFrames(std::span<const std::byte> bytes) {
+  std::vector<std::vector<std::byte>> frames;
+  while (!bytes.empty()) {
+    const std::size_t size = kFrameHeaderBytes + LoadLittle<std::uint32_t>(bytes.data() + 24);
+    frames.emplace_back(bytes.begin(), bytes.begin() + std::ptrdiff_t(size));
+    bytes = bytes.subspan(size);
+  }
+  return frames;
+}
+inline FrameType TypeOf(const std::vector<std::byte>& frame) { return FrameType(frame[5]); }
+inline int StreamOf(const std::vector<std::byte>& frame) { return int(frame[7]); }
+
 class Loopback {
  public:
   enum Direction { kToPrefill = 0, kToDecode = 1 };
@@ -175,8 +190,10 @@ class Loopback {
       if (after_piece) after_piece();
     }
   }
-  RequestId Request() {
-    auto request = decode.Request(at_decode, TestRequest(), now);
+  RequestId Request(std::uint32_t deadline_ms = 0) {
+    TransferRequest body = TestRequest();
+    body.deadline_ms = deadline_ms;
+    auto request = decode.Request(at_decode, body, now);
     EXPECT_TRUE(request.ok()) << request.status().ToString();
     return request.ok() ? *request : RequestId{};
   }

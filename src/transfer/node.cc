@@ -53,6 +53,7 @@ void TransferNode::Impl::FinishRequest(RequestId id, const Status& why, Tell tel
   if (OutgoingRequest* request = FindOutgoing(id)) {
     deadlines.erase({request->deadline_ns(), id});
     peer->Drop(request);
+    prompt_tokens -= request->prompt_tokens;
     peer->outgoing.erase(id.id);
   } else if (IncomingRequest* incoming = FindIncoming(id)) {
     deadlines.erase({incoming->deadline_ns(), id});
@@ -99,6 +100,7 @@ void TransferNode::Impl::UpdateSendable(Peer* peer, OutgoingStream* stream) {
   };
   update(stream->CanSend(), &peer->sendable);
   update(stream->IsWaiting(), &peer->waiting);
+  update(stream->available > stream->announced, &peer->available);
 }
 
 // The next moment at which a peer stops holding others back.
@@ -116,12 +118,42 @@ TimeNs TransferNode::Impl::NextRelease() const {
 void TransferNode::Impl::MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream) {
   if (!request->prefill_done || stream->end_sent || !stream->AllSent()) return;
   stream->end_sent = true;
-  peer->Queue(peer->StreamHeader(FrameType::kEnd, *stream), stream->sent);
+  peer->Queue(peer->StreamHeader(FrameType::kEnd, *stream), stream->End());
 }
 
 void TransferNode::Impl::PumpGrants(TimeNs now) {
   window.Pump(now,
               [this](IncomingStream* stream) { FindPeer(stream->request.peer)->granted[stream->priority] = stream; });
+}
+
+void TransferNode::Impl::OnPageData(Peer* peer, IncomingStream* stream, TimeNs now) {
+  stream->moved_ns = now;
+  peer->class_moved_ns[std::size_t(stream->priority.stream_class)] = now;
+}
+
+void TransferNode::Impl::OnPartOfPage(Peer* peer, const FrameHeader& header, TimeNs now) {
+  IncomingRequest* request = FindIncoming({peer->id(), header.request});
+  if (request == nullptr) return;
+  if (const auto stream = request->Find(header.part, header.stream); stream.ok()) OnPageData(peer, *stream, now);
+}
+
+void TransferNode::Impl::EndStalled(Peer* peer, TimeNs now) {
+  const auto seconds = [](TimeNs time) { return std::to_string(time / kSecondNs) + " s"; };
+  std::vector<RequestId> ended;
+  for (const auto& [id, request] : peer->incoming) {
+    if (now - config.stall_ns >= request.WaitsSince(peer->class_moved_ns)) ended.push_back(request.id());
+  }
+  for (const RequestId id : ended) {
+    FinishRequest(id, IoError("nothing of what was granted has come for " + seconds(config.stall_ns)), Tell::kYes, now);
+  }
+  ended.clear();
+  for (const auto& [id, request] : peer->outgoing) {
+    if (request.HoldsBytes()) ended.push_back(request.id());
+  }
+  if (ended.empty()) peer->taken_ns = now;
+  if (now - peer->taken_ns < kUntakenStalls * config.stall_ns) return;
+  const Status why = IoError("the decode node has taken nothing for " + seconds(kUntakenStalls * config.stall_ns));
+  for (const RequestId id : ended) FinishRequest(id, why, Tell::kYes, now);
 }
 
 // --- connections ---
@@ -149,7 +181,11 @@ void TransferNode::Feed(PeerId id, std::span<const std::byte> bytes, TimeNs now)
   peer->received_ns = now;
   peer->stats.bytes_received += bytes.size();
   const std::size_t fed = bytes.size();
-  bool page_data = peer->reader.Unfinished() == FrameType::kPage;
+  const auto in_page = [peer] {
+    const FrameHeader* unfinished = peer->reader.Unfinished();
+    return unfinished != nullptr && unfinished->type == FrameType::kPage;
+  };
+  bool page_data = in_page();
   while (peer->state != PeerState::kDown) {
     auto frame = peer->reader.Next(&bytes);
     Status status = frame.status();
@@ -161,9 +197,10 @@ void TransferNode::Feed(PeerId id, std::span<const std::byte> bytes, TimeNs now)
     if (status.ok() && peer->queued() > kMaxQueuedFrames) status = LimitExceeded("peer does not read what it is sent");
     if (!status.ok()) impl_->FailPeer(peer, status, Impl::Tell::kYes, now);
   }
-  if (peer->state == PeerState::kUp && (page_data || peer->reader.Unfinished() == FrameType::kPage)) {
+  if (peer->state == PeerState::kUp && (page_data || in_page())) {
     peer->receive_rate.Add(fed, now);
     impl_->window.OnProgress(id, fed, now);
+    if (in_page()) impl_->OnPartOfPage(peer, *peer->reader.Unfinished(), now);
   }
   impl_->PumpGrants(now);
 }
@@ -186,7 +223,10 @@ std::size_t TransferNode::Output(PeerId id, std::size_t budget, TimeNs now, std:
       impl_->MaybeEnd(peer, impl_->FindOutgoing(stream->request), stream);
       peer->WriteControl(end, open_requests, now, out);
     }
-    if (out->size() > pages_begin) peer->send_rate.Add(out->size() - pages_begin, now);
+    if (out->size() > pages_begin) {
+      peer->send_rate.Add(out->size() - pages_begin, now);
+      peer->taken_ns = now;
+    }
   }
   peer->stats.bytes_sent += out->size() - begin;
   return out->size() - begin;
@@ -215,8 +255,10 @@ void TransferNode::Tick(TimeNs now) {
                          Impl::Tell::kYes, now);
   }
   for (auto& [id, peer] : impl_->peers) {
+    const TimeNs ping_at = peer->ping_at_ns();
     const Status status = peer->Tick(now);
     if (!status.ok()) impl_->FailPeer(peer.get(), status, Impl::Tell::kNo, now);
+    if (peer->ping_at_ns() != ping_at) impl_->EndStalled(peer.get(), now);
   }
   impl_->PumpGrants(now);
 }
@@ -249,13 +291,14 @@ Result<RequestId> TransferNode::Request(PeerId id, const TransferRequest& reques
   if (!peer->Knows(request.codec)) return Invalid("peer does not know the codec " + request.codec);
   const TransferLimits& limits = peer->hello().limits;
   if (request.tokens.size() > limits.max_prompt_tokens) {
-    return LimitExceeded("prompt has " + std::to_string(request.tokens.size()) + " tokens, the peer takes " +
-                         std::to_string(limits.max_prompt_tokens));
+    return LimitExceeded("the prompt has " + std::to_string(request.tokens.size()) +
+                         " tokens, the prefill node takes " + std::to_string(limits.max_prompt_tokens) +
+                         "; start it with a larger --context");
   }
   if (peer->incoming.size() >= std::min(limits.max_requests, impl_->config.limits.max_requests)) {
     return LimitExceeded("too many open requests at this peer: try later");
   }
-  const RequestId request_id{id, ++peer->last_request};
+  const RequestId request_id{id, peer->last_request = ++impl_->last_request};
   const TimeNs deadline = impl_->SetDeadline(request_id, request.deadline_ms, now);
   peer->incoming.emplace(request_id.id, IncomingRequest(request_id, ++impl_->arrivals, deadline));
   peer->Queue(peer->Header(FrameType::kRequest, request_id.id), request);
@@ -308,7 +351,6 @@ Status TransferNode::PushPage(RequestId id, int part, int stream, const PageAddr
   Peer* peer = impl_->FindPeer(id.peer);
   LYNX_ASSIGN_OR_RETURN(OutgoingStream* const out, request->Find(part, stream));
   LYNX_RETURN_IF_ERROR(request->Push(out, address, std::move(bytes), peer->hello().limits.max_page_stream_bytes));
-  peer->available[out->priority] = out;
   impl_->UpdateSendable(peer, out);
   return Ok();
 }

@@ -38,10 +38,16 @@ class TransferNode::Impl {
   // --- sending ---
   bool HeldBack(const Peer& peer, TimeNs now) const;
   TimeNs NextRelease() const;
+  // After every change of the stream.
   void UpdateSendable(Peer* peer, OutgoingStream* stream);
   // Queues END for a stream whose pages are all sent, once PREFILL_DONE is queued.
   void MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream);
   void PumpGrants(TimeNs now);
+  // Bytes of a page have come, of this stream or of the frame that is coming.
+  void OnPageData(Peer* peer, IncomingStream* stream, TimeNs now);
+  void OnPartOfPage(Peer* peer, const FrameHeader& header, TimeNs now);
+  // Ends the peer's requests that have not moved for too long.
+  void EndStalled(Peer* peer, TimeNs now);
 
   std::uint32_t OpenRequests() const;
   // When a request that begins now must have ended; kNoDeadline if deadline_ms is 0.
@@ -53,15 +59,20 @@ class TransferNode::Impl {
   std::deque<TransferEvent> events;
   std::set<std::pair<TimeNs, RequestId>> deadlines;
   PeerId last_peer = 0;
+  std::uint64_t last_request = 0;  // of all connections (decode): a late frame of a former one names none of these
   std::uint64_t arrivals = 0;
+  std::uint64_t prompt_tokens = 0;  // of open requests (prefill)
   TimeNs ticked_ns = 0;
 
  private:
   Status OnRequest(Peer* peer, const FrameView& frame, TimeNs now);
-  Status OnDecodeFrame(IncomingRequest* request, const FrameView& frame, TimeNs now);
+  Status OnDecodeFrame(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now);
   Status OnPrefillFrame(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now);
   Status OnOffer(IncomingRequest* request, const FrameView& frame);
-  Status OnPage(IncomingRequest* request, const FrameView& frame);
+  Status OnPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now);
+  Status OnDamagedPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now);
+  void FailDamaged(IncomingRequest* request, TimeNs now);
+  Status OnNak(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now);
   Status OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now);
 };
 

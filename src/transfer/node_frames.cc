@@ -10,14 +10,8 @@ namespace lynx {
 Status TransferNode::Impl::OnFrame(Peer* peer, const FrameView& frame, TimeNs now) {
   const FrameHeader& header = frame.header;
   LYNX_RETURN_IF_ERROR(peer->CheckFrame(header));
-  if (!frame.payload_ok) {
-    // A damaged page is its request's loss; a damaged control frame leaves both ends disagreeing.
-    const RequestId id{peer->id(), header.request};
-    if (header.type != FrameType::kPage || id.id == 0 || id.id > peer->last_request)
-      return Corrupt("frame payload checksum differs");
-    if (FindIncoming(id) != nullptr) FinishRequest(id, Corrupt("PAGE payload checksum differs"), Tell::kYes, now);
-    return Ok();
-  }
+  // A damaged page can be sent again; a damaged control frame leaves both ends disagreeing.
+  if (!frame.payload_ok && header.type != FrameType::kPage) return Corrupt("frame payload checksum differs");
   switch (header.type) {
     case FrameType::kHello: {
       LYNX_ASSIGN_OR_RETURN(const Hello hello, ParseHello(frame.payload));
@@ -39,7 +33,7 @@ Status TransferNode::Impl::OnFrame(Peer* peer, const FrameView& frame, TimeNs no
     case FrameType::kPong: {
       LYNX_ASSIGN_OR_RETURN(const Pong pong, ParsePong(frame.payload));
       peer->OnPong(pong, now);
-      if (peer->stats.min_rtt_ns != 0) window.OnRoundTrip(peer->id(), peer->stats.min_rtt_ns);
+      if (peer->stats.min_rtt_ns != 0) window.OnRoundTrip(peer->id(), peer->stats.min_rtt_ns, peer->probing());
       return Ok();
     }
     case FrameType::kRequest:
@@ -51,19 +45,25 @@ Status TransferNode::Impl::OnFrame(Peer* peer, const FrameView& frame, TimeNs no
   if (header.request == 0 || header.request > peer->last_request) return Corrupt("frame names an unknown request");
   const RequestId id{peer->id(), header.request};
   if (OutgoingRequest* request = FindOutgoing(id)) return OnPrefillFrame(peer, request, frame, now);
-  if (IncomingRequest* request = FindIncoming(id)) return OnDecodeFrame(request, frame, now);
+  if (IncomingRequest* request = FindIncoming(id)) return OnDecodeFrame(peer, request, frame, now);
   return Ok();
 }
 
 Status TransferNode::Impl::OnRequest(Peer* peer, const FrameView& frame, TimeNs now) {
   if (config.role != NodeRole::kPrefill) return Corrupt("REQUEST to a decode node");
   if (frame.header.request <= peer->last_request) return Corrupt("REQUEST: ids must grow");
-  if (peer->outgoing.size() >= config.limits.max_requests)
-    return LimitExceeded("REQUEST: more than max_requests are open");
   LYNX_ASSIGN_OR_RETURN(TransferRequest body, ParseRequest(frame.payload, config.limits.max_prompt_tokens));
   const RequestId id{peer->id(), frame.header.request};
   peer->last_request = id.id;
-  peer->outgoing.emplace(id.id, OutgoingRequest(id, ++arrivals, SetDeadline(id, body.deadline_ms, now)));
+  if (peer->outgoing.size() >= config.limits.max_requests || OpenRequests() >= config.max_open_requests ||
+      body.tokens.size() > config.max_prompt_tokens - prompt_tokens) {
+    peer->Queue(peer->Header(FrameType::kAbort, id.id), LimitExceeded("busy: the prefill node has too many requests"));
+    return Ok();
+  }
+  OutgoingRequest request(id, ++arrivals, SetDeadline(id, body.deadline_ms, now));
+  request.prompt_tokens = body.tokens.size();
+  prompt_tokens += body.tokens.size();
+  peer->outgoing.emplace(id.id, std::move(request));
   events.push_back(RequestArrived{id, std::move(body)});
   return Ok();
 }
@@ -72,13 +72,16 @@ Status TransferNode::Impl::OnRequest(Peer* peer, const FrameView& frame, TimeNs 
 Status TransferNode::Impl::OnPrefillFrame(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now) {
   switch (frame.header.type) {
     case FrameType::kGrant: {
-      LYNX_ASSIGN_OR_RETURN(const CumulativeBytes granted, ParseCumulativeBytes(frame.payload));
+      LYNX_ASSIGN_OR_RETURN(const StreamGrant grant, ParseStreamGrant(frame.payload));
       auto stream = request->Find(frame.header.part, frame.header.stream);
       if (!stream.ok()) return Corrupt("GRANT: " + stream.status().message());
-      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, granted.bytes, now));
+      if (grant != StreamGrant{(*stream)->granted, (*stream)->acknowledged_bytes}) peer->taken_ns = now;
+      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, grant, now));
       UpdateSendable(peer, *stream);
       return Ok();
     }
+    case FrameType::kNak:
+      return OnNak(peer, request, frame, now);
     case FrameType::kAbort: {
       Status why;
       LYNX_RETURN_IF_ERROR(ParseStatus(frame.payload, &why));
@@ -95,8 +98,24 @@ Status TransferNode::Impl::OnPrefillFrame(Peer* peer, OutgoingRequest* request, 
   }
 }
 
+Status TransferNode::Impl::OnNak(Peer* peer, OutgoingRequest* request, const FrameView& frame, TimeNs now) {
+  LYNX_ASSIGN_OR_RETURN(const CumulativeBytes position, ParseCumulativeBytes(frame.payload));
+  auto stream = request->Find(frame.header.part, frame.header.stream);
+  if (!stream.ok()) return Corrupt("NAK: " + stream.status().message());
+  bool exhausted = false;
+  LYNX_RETURN_IF_ERROR(request->OnNak(*stream, position.bytes, &exhausted));
+  peer->stats.naks += 1;
+  if (exhausted) {
+    FinishRequest(request->id(), Corrupt("a page arrived damaged each time it was sent"), Tell::kYes, now);
+    return Ok();
+  }
+  UpdateSendable(peer, *stream);
+  MaybeEnd(peer, request, *stream);
+  return Ok();
+}
+
 // Frames that only the prefill node sends.
-Status TransferNode::Impl::OnDecodeFrame(IncomingRequest* request, const FrameView& frame, TimeNs now) {
+Status TransferNode::Impl::OnDecodeFrame(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now) {
   switch (frame.header.type) {
     case FrameType::kOffer:
       return OnOffer(request, frame);
@@ -110,11 +129,11 @@ Status TransferNode::Impl::OnDecodeFrame(IncomingRequest* request, const FrameVi
       LYNX_ASSIGN_OR_RETURN(const CumulativeBytes available, ParseCumulativeBytes(frame.payload));
       LYNX_ASSIGN_OR_RETURN(IncomingStream* const stream, request->Find(frame.header.part, frame.header.stream));
       LYNX_RETURN_IF_ERROR(request->OnAvailable(stream, available.bytes));
-      if (request->accepted() && config.pull) window.Want(stream);
+      if (request->accepted()) window.Want(stream);
       return Ok();
     }
     case FrameType::kPage:
-      return OnPage(request, frame);
+      return frame.payload_ok ? OnPage(peer, request, frame, now) : OnDamagedPage(peer, request, frame, now);
     case FrameType::kEnd:
       return OnEnd(request, frame, now);
     case FrameType::kAbort: {
@@ -135,7 +154,7 @@ Status TransferNode::Impl::OnOffer(IncomingRequest* request, const FrameView& fr
   return Ok();
 }
 
-Status TransferNode::Impl::OnPage(IncomingRequest* request, const FrameView& frame) {
+Status TransferNode::Impl::OnPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now) {
   std::span<const std::byte> bytes;
   LYNX_ASSIGN_OR_RETURN(const PageFragment fragment, ParsePage(frame.payload, &bytes));
   LYNX_ASSIGN_OR_RETURN(IncomingStream* const stream, request->Find(frame.header.part, frame.header.stream));
@@ -143,8 +162,35 @@ Status TransferNode::Impl::OnPage(IncomingRequest* request, const FrameView& fra
   LYNX_RETURN_IF_ERROR(request->OnPage(stream, fragment, bytes, kFrameHeaderBytes + frame.payload.size(),
                                        config.limits.max_page_stream_bytes, &arrived));
   window.OnReceived(*stream, bytes.size());
-  if (arrived) events.push_back(std::move(*arrived));
+  OnPageData(peer, stream, now);
+  if (request->LostTooMuch(*stream)) {
+    FailDamaged(request, now);
+    return Ok();
+  }
+  if (!arrived) return Ok();
+  peer->granted[stream->priority] = stream;  // acknowledges it
+  events.push_back(std::move(*arrived));
   return Ok();
+}
+
+// The sender is told where the frame began, in front of any grant that passes it.
+Status TransferNode::Impl::OnDamagedPage(Peer* peer, IncomingRequest* request, const FrameView& frame, TimeNs now) {
+  LYNX_ASSIGN_OR_RETURN(IncomingStream* const stream, request->Find(frame.header.part, frame.header.stream));
+  const std::uint64_t position = stream->received_bytes;
+  LYNX_RETURN_IF_ERROR(request->OnDamagedPage(stream, frame.payload.size()));
+  window.OnReceived(*stream, stream->received_bytes - position);
+  OnPageData(peer, stream, now);
+  peer->stats.naks += 1;
+  if (request->LostTooMuch(*stream)) {
+    FailDamaged(request, now);
+  } else {
+    peer->Queue(peer->StreamHeader(FrameType::kNak, *stream), CumulativeBytes{position});
+  }
+  return Ok();
+}
+
+void TransferNode::Impl::FailDamaged(IncomingRequest* request, TimeNs now) {
+  FinishRequest(request->id(), Corrupt("pages arrived damaged each time they were sent"), Tell::kYes, now);
 }
 
 Status TransferNode::Impl::OnEnd(IncomingRequest* request, const FrameView& frame, TimeNs now) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/seeded_bug.h"
 #include "lynx/transfer.h"
 
 namespace lynx {
@@ -34,7 +35,8 @@ std::vector<Stream> MakeStreams(RequestId request, const TransferOffer& offer, S
     made.stream = int(i / offer.part_count);
     made.part = int(i % offer.part_count);
     made.priority = {offer.stream_count == 1 ? 1 : made.stream, deadline_ns, arrival, made.stream, made.part};
-    if (order == SendOrder::kFifo) made.priority = {0, kNoDeadline, arrival, made.stream, made.part};
+    if (order == SendOrder::kFifo || kSeededBug == SeededBug::kFifoOrder)
+      made.priority = {0, kNoDeadline, arrival, made.stream, made.part};
   }
   return streams;
 }

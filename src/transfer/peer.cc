@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/seeded_bug.h"
 #include "base/status_macros.h"
 
 namespace lynx {
 namespace {
+
+// A round trip that is larger by less than a quarter is the same route.
+constexpr TimeNs kNoise = 4;
 
 std::string RoleName(NodeRole role) { return role == NodeRole::kPrefill ? "prefill" : "decode"; }
 
@@ -29,7 +33,7 @@ void EraseStreams(const std::vector<Stream>& streams, std::map<Priority, Stream*
 }  // namespace
 
 Peer::Peer(PeerId id, const NodeConfig& config, TimeNs now)
-    : reader(FrameLimits{}), received_ns(now), id_(id), config_(config), began_ns_(now) {
+    : reader(FrameLimits{}), taken_ns(now), received_ns(now), id_(id), config_(config), began_ns_(now) {
   Queue(Header(FrameType::kHello), MakeHello(config));
 }
 
@@ -55,7 +59,8 @@ Status Peer::OnHello(const FrameHeader& header, const Hello& hello, TimeNs now) 
 Status Peer::CheckFrame(const FrameHeader& header) const {
   if (header.type == FrameType::kHello || (header.type == FrameType::kError && !hello_)) return Ok();
   if (!hello_) return Corrupt("frame comes before HELLO");
-  if (header.epoch_tag != EpochTag(hello_->epoch)) return Corrupt("frame is of another epoch: the peer has restarted");
+  if (header.epoch_tag != EpochTag(hello_->epoch) && kSeededBug != SeededBug::kEpochIgnored)
+    return Corrupt("frame is of another epoch: the peer has restarted");
   return Ok();
 }
 
@@ -70,7 +75,18 @@ void Peer::OnPong(const Pong& pong, TimeNs now) {
   stats.peer_load = pong.open_requests;
   if (pong.sent_ns != ping_sent_ns_ || now <= ping_sent_ns_) return;
   const TimeNs rtt = now - ping_sent_ns_;
-  stats.min_rtt_ns = stats.min_rtt_ns == 0 ? rtt : std::min(stats.min_rtt_ns, rtt);
+  round_trips_.emplace_back(now, rtt);
+  while (now - round_trips_.front().first >= kRoundTripNs) round_trips_.pop_front();
+  const TimeNs best = std::min_element(round_trips_.begin(), round_trips_.end(), [](const auto& a, const auto& b) {
+                        return a.second < b.second;
+                      })->second;
+  if (!probing_ && stats.min_rtt_ns != 0 && best > stats.min_rtt_ns + stats.min_rtt_ns / kNoise) {
+    probing_ = true;
+    ping_at_ns_ = std::min(ping_at_ns_, now + 2 * rtt);
+    return;
+  }
+  probing_ = false;
+  stats.min_rtt_ns = best;
 }
 
 Status Peer::Tick(TimeNs now) {
@@ -143,12 +159,13 @@ void Peer::WriteControl(std::size_t end, std::uint32_t open_requests, TimeNs now
   }
   while (!granted.empty() && out->size() < end) {
     const IncomingStream& stream = *granted.begin()->second;
-    append(StreamHeader(FrameType::kGrant, stream), CumulativeBytes{stream.granted});
+    append(StreamHeader(FrameType::kGrant, stream), StreamGrant{stream.granted, stream.Acknowledged()});
     granted.erase(granted.begin());
   }
   while (!available.empty() && out->size() < end) {
-    const OutgoingStream& stream = *available.begin()->second;
+    OutgoingStream& stream = *available.begin()->second;
     append(StreamHeader(FrameType::kAvailable, stream), CumulativeBytes{stream.available});
+    stream.announced = stream.available;
     available.erase(available.begin());
   }
 }

@@ -1,12 +1,14 @@
 // One connection: its handshake, its heartbeat, and the frames that wait for it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lynx/transfer.h"
@@ -21,8 +23,14 @@ inline constexpr TimeNs kHandshakeNs = 5 * kSecondNs;
 inline constexpr int kMissedHeartbeats = 3;
 // A peer whose socket or receiver takes nothing for this long does not hold the higher streams of others back.
 inline constexpr TimeNs kHoldNs = 200 * kMillisecondNs;
+// The requests of a peer that has taken nothing of what is ready for it end after this many NodeConfig::stall_ns: the
+// decode node's own check comes first, and it may grant to other prefill nodes meanwhile.
+inline constexpr int kUntakenStalls = 6;
 // How long a refused peer's ERROR may wait for its socket.
 inline constexpr TimeNs kLingerNs = kSecondNs;
+// The round trip is the smallest of this long, so that a longer route is believed; the path is drained a little to see
+// whether it's the route or what is on it (as BBR does: draft-cardwell-iccrg-bbr-congestion-control, ProbeRTT).
+inline constexpr TimeNs kRoundTripNs = 10 * kSecondNs;
 // Control frames that may wait for a peer that does not read.
 inline constexpr std::size_t kMaxQueuedFrames = 1 << 16;
 
@@ -45,9 +53,12 @@ class Peer {
 
   // --- heartbeat ---
   void OnPong(const Pong& pong, TimeNs now);
+  // The round trip is being measured again: less should be on the way.
+  bool probing() const { return probing_; }
   // kIo when the peer is dead; queues a PING when one is due.
   Status Tick(TimeNs now);
   TimeNs NextTimeout() const;
+  TimeNs ping_at_ns() const { return ping_at_ns_; }
 
   // --- frames to send ---
   FrameHeader Header(FrameType type, std::uint64_t request = 0) const;
@@ -89,11 +100,13 @@ class Peer {
   std::map<std::uint64_t, IncomingRequest> incoming;
   std::uint64_t last_request = 0;  // highest id so far
   std::map<Priority, OutgoingStream*> sendable;
-  std::map<Priority, OutgoingStream*> waiting;    // OutgoingStream::IsWaiting
-  std::map<Priority, OutgoingStream*> available;  // AVAILABLE is due
-  std::map<Priority, IncomingStream*> granted;    // GRANT is due
-  std::optional<TimeNs> pong_sent_ns;             // PONG is due
-  TimeNs received_ns;                             // any bytes
+  std::map<Priority, OutgoingStream*> waiting;       // OutgoingStream::IsWaiting
+  std::map<Priority, OutgoingStream*> available;     // AVAILABLE is due
+  TimeNs taken_ns;                                   // the peer took or granted something, or nothing was there for it
+  std::array<TimeNs, kMaxStreams> class_moved_ns{};  // page data came in, per class
+  std::map<Priority, IncomingStream*> granted;       // GRANT is due
+  std::optional<TimeNs> pong_sent_ns;                // PONG is due
+  TimeNs received_ns;                                // any bytes
 
  private:
   PeerId id_;
@@ -104,6 +117,8 @@ class Peer {
   TimeNs ping_at_ns_ = 0;
   bool ping_due_ = false;
   TimeNs ping_sent_ns_ = 0;
+  std::deque<std::pair<TimeNs, TimeNs>> round_trips_;  // {when, how long}, of the last kRoundTripNs
+  bool probing_ = false;
   bool writable_ = true;
   TimeNs unwritable_ns_ = 0;
   TimeNs down_ns_ = 0;

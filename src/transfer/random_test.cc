@@ -1,5 +1,6 @@
 // Random traffic over thousands of steps: many requests of every shape at once, pages in any order and at any time, any
-// split, any budget, any window. Every request that nobody aborts ends well with the right bytes.
+// split, any budget, any window, and every third run with damaged pages (B6, fault 7). Every request that nobody aborts
+// ends well with the right bytes, or as corrupt on both sides.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,11 @@ struct OpenRequest {
 
 class RandomTraffic {
  public:
-  explicit RandomTraffic(std::uint64_t seed) : random_(seed), pair_(TestConfig(NodeRole::kPrefill), Config(seed)) {
+  explicit RandomTraffic(std::uint64_t seed)
+      : random_(seed),
+        damages_(seed % 3 == 0),
+        tiny_(seed % 5 < 2),
+        pair_(TestConfig(NodeRole::kPrefill), Config(seed)) {
     pair_.Run();
   }
 
@@ -42,7 +47,12 @@ class RandomTraffic {
     EXPECT_EQ(at_prefill_ended_, asked_);
     EXPECT_EQ(at_decode_ended_, asked_);
     EXPECT_GT(well_, 0);
+    const PeerStats decode = pair_.decode.Stats(pair_.at_decode);
+    EXPECT_LE(decode.naks, std::uint64_t(damaged_));
+    EXPECT_EQ(decode.naks > 0 && !tiny_, damages_ && !tiny_);
   }
+  int well() const { return well_; }
+  int corrupt() const { return corrupt_; }
 
  private:
   static NodeConfig Config(std::uint64_t seed) {
@@ -67,6 +77,18 @@ class RandomTraffic {
     node.Abort({by_prefill ? pair_.at_prefill : pair_.at_decode, id}, EngineError("stop"), pair_.now);
   }
 
+  // Any bit of the payload of one page frame in 8; in 3,000 where a window of a few bytes makes hundreds of a page.
+  void Damage(std::span<std::byte> frames) {
+    while (!frames.empty()) {
+      const auto payload_bytes = LoadLittle<std::uint32_t>(frames.data() + 24);
+      if (FrameType(frames[5]) == FrameType::kPage && random_.Below(tiny_ ? 3000 : 8) == 0) {
+        frames[kFrameHeaderBytes + random_.Below(payload_bytes)] ^= std::byte(1 << random_.Below(8));
+        ++damaged_;
+      }
+      frames = frames.subspan(kFrameHeaderBytes + payload_bytes);
+    }
+  }
+
   // One step of a prefill session.
   void Work(OpenRequest* request) {
     if (!request->done_sent && random_.Below(10) == 0) {
@@ -86,7 +108,9 @@ class RandomTraffic {
   void Move(TransferNode* from, PeerId at_from, TransferNode* to, PeerId at_to, std::vector<std::byte>* way,
             bool all = false) {
     pair_.now += 1000;
+    const std::size_t begin = way->size();
     from->Output(at_from, all ? 1 << 20 : random_.Below(2000), pair_.now, way);
+    if (damages_) Damage(std::span(*way).subspan(begin));
     const std::size_t take = all ? way->size() : random_.Below(way->size() + 1);
     to->Feed(at_to, std::span(*way).first(take), pair_.now);
     way->erase(way->begin(), way->begin() + std::ptrdiff_t(take));
@@ -112,6 +136,7 @@ class RandomTraffic {
       }
       if (const auto* finished = std::get_if<RequestFinished>(&*event)) {
         ++at_decode_ended_;
+        corrupt_ += finished->status.code() == ErrorCode::kCorrupt;
         if (!finished->status.ok()) continue;
         ++well_;
         const TestTransfer& t = transfers_[finished->request.id];
@@ -142,20 +167,27 @@ class RandomTraffic {
   }
 
   Random random_;
+  const bool damages_, tiny_;
   Loopback pair_;
   std::vector<std::byte> to_decode_, to_prefill_;
   std::vector<OpenRequest> open_;
   std::map<std::uint64_t, TestTransfer> transfers_;
   std::map<std::uint64_t, int> pages_;
-  int asked_ = 0, at_prefill_ended_ = 0, at_decode_ended_ = 0, well_ = 0;
+  int asked_ = 0, at_prefill_ended_ = 0, at_decode_ended_ = 0, well_ = 0, corrupt_ = 0, damaged_ = 0;
 };
 
 TEST(RandomTraffic, EndsWellForEverySeed) {
+  int well = 0, corrupt = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomTraffic(seed).Run();
+    RandomTraffic traffic(seed);
+    traffic.Run();
+    well += traffic.well();
+    corrupt += traffic.corrupt();
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
+  EXPECT_LT(10 * corrupt, well);
+  EXPECT_GT(corrupt, 0);
 }
 
 }  // namespace

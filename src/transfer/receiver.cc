@@ -33,7 +33,8 @@ Result<IncomingStream*> IncomingRequest::Find(int part, int stream) {
 
 Status IncomingRequest::OnAvailable(IncomingStream* stream, std::uint64_t available) {
   Totals& totals = totals_[std::size_t(stream->stream)];
-  if (available < stream->available || available - stream->available > MaxBytes(stream->stream) - totals.available) {
+  if (available < stream->available ||
+      available - stream->available > MaxBytes(stream->stream) + totals.lost - totals.available) {
     return Corrupt("AVAILABLE shrinks or exceeds what was offered");
   }
   totals.available += available - stream->available;
@@ -86,21 +87,53 @@ Status IncomingRequest::BeginPage(IncomingStream* stream, const PageFragment& fr
   stream->page->reserve(fragment.total);
   stream->page_total = fragment.total;
   stream->page_address = fragment.address;
+  stream->lost = false;
+  return Ok();
+}
+
+// The page that is arriving will come again.
+void IncomingRequest::LosePage(IncomingStream* stream) {
+  stream->lost = true;
+  if (stream->page == nullptr) return;
+  Totals& totals = totals_[std::size_t(stream->stream)];
+  totals.lost += stream->page->size();
+  totals.announced -= stream->page_total;
+  totals.addresses.erase(stream->page_address);
+  stream->page = nullptr;
+}
+
+Status IncomingRequest::OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes) {
+  if (stream->ended) return Corrupt("PAGE: stream was ended");
+  if (payload_bytes <= kPageHeaderBytes) return Corrupt("PAGE payload is too short");
+  const std::uint64_t bytes = payload_bytes - kPageHeaderBytes;
+  if (bytes > stream->granted - stream->received_bytes) return Corrupt("PAGE: bytes were not granted");
+  LosePage(stream);
+  Totals& totals = totals_[std::size_t(stream->stream)];
+  stream->received_bytes += bytes;
+  stream->received.naks += 1;
+  totals.lost += bytes;
+  totals.wire_bytes += kFrameHeaderBytes + payload_bytes;
   return Ok();
 }
 
 Status IncomingRequest::OnPage(IncomingStream* stream, const PageFragment& fragment, std::span<const std::byte> bytes,
                                std::size_t frame_bytes, std::uint64_t max_page_stream_bytes,
                                std::optional<PageArrived>* arrived) {
+  Totals& totals = totals_[std::size_t(stream->stream)];
   if (stream->ended) return Corrupt("PAGE: stream was ended");
   if (bytes.size() > stream->granted - stream->received_bytes) return Corrupt("PAGE: bytes were not granted");
+  if (stream->lost && fragment.offset > 0) {
+    stream->received_bytes += bytes.size();
+    totals.lost += bytes.size();
+    totals.wire_bytes += frame_bytes;
+    return Ok();
+  }
   if (stream->page == nullptr) {
     LYNX_RETURN_IF_ERROR(BeginPage(stream, fragment, max_page_stream_bytes));
   } else if (fragment.address != stream->page_address || fragment.total != stream->page_total ||
              fragment.offset != stream->page->size()) {
     return Corrupt("PAGE: fragment does not continue its page stream");
   }
-  Totals& totals = totals_[std::size_t(stream->stream)];
   stream->page->insert(stream->page->end(), bytes.begin(), bytes.end());
   stream->received_bytes += bytes.size();
   totals.wire_bytes += frame_bytes;
@@ -117,10 +150,27 @@ Status IncomingRequest::OnPage(IncomingStream* stream, const PageFragment& fragm
 Status IncomingRequest::OnEnd(IncomingStream* stream, const StreamEnd& end, bool* fits) {
   if (!prefill_done_) return Corrupt("END comes before PREFILL_DONE");
   if (stream->ended) return Corrupt("END comes twice");
+  // Sent before the last NAK was read: another END follows the pages that were asked for.
+  *fits = end.naks < stream->received.naks;
+  if (*fits) return Ok();
   stream->ended = true;
   totals_[std::size_t(stream->stream)].parts_ended += 1;
   *fits = stream->page == nullptr && end == stream->received;
   return Ok();
+}
+
+// A stream that waits for a lower one to pass is not owed anything. Fragments of any stream of the request count.
+TimeNs IncomingRequest::WaitsSince(const std::array<TimeNs, kMaxStreams>& class_moved_ns) const {
+  TimeNs moved = 0;
+  for (const IncomingStream& stream : streams_) moved = std::max(moved, stream.moved_ns);
+  TimeNs since = kNoDeadline;
+  for (const IncomingStream& stream : streams_) {
+    if (!stream.IsWaiting()) continue;
+    TimeNs lower = moved;
+    for (int k = 0; k < stream.priority.stream_class; ++k) lower = std::max(lower, class_moved_ns[std::size_t(k)]);
+    since = std::min(since, lower);
+  }
+  return since;
 }
 
 std::vector<StreamCompleted> IncomingRequest::TakeCompleted() {
@@ -131,7 +181,7 @@ std::vector<StreamCompleted> IncomingRequest::TakeCompleted() {
         StreamCompleted{id_, completed_, 0, totals.wire_bytes, std::numeric_limits<TimeNs>::max()});
     for (std::size_t part = 0; part < offer_->part_count; ++part) {
       const IncomingStream& arrived = streams_[std::size_t(completed_) * offer_->part_count + part];
-      stream.bytes += arrived.received_bytes;
+      stream.bytes += arrived.received.bytes;
       stream.first_grant_ns = std::min(stream.first_grant_ns, arrived.first_grant_ns);
     }
     ++completed_;

@@ -1,6 +1,8 @@
 // The decode side of one request: frames in, whole page streams and completed streams out.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,7 +17,8 @@ namespace lynx {
 // More pages than this in one stream of one request are refused: they would cost memory that no offer announced.
 inline constexpr std::uint64_t kMaxPagesPerStream = 1 << 20;
 
-// One part of one stream on its way in. All byte counts are of page streams, without frames.
+// One part of one stream on its way in. All byte counts are of page streams, without frames; positions count copies
+// that arrived damaged too.
 struct IncomingStream {
   RequestId request;
   int stream = 0;
@@ -23,14 +26,20 @@ struct IncomingStream {
   Priority priority;
   std::uint64_t available = 0;  // the sender has them ready
   std::uint64_t granted = 0;
-  TimeNs first_grant_ns = 0;  // once granted > 0
-  std::uint64_t received_bytes = 0;
-  StreamEnd received;  // of whole pages
+  TimeNs first_grant_ns = 0;         // once granted > 0
+  std::uint64_t received_bytes = 0;  // a position
+  StreamEnd received;                // whole pages, and NAKs
+  TimeNs moved_ns = 0;               // last fragment, or the first grant after nothing was on its way
   bool ended = false;
-  // The page stream that is arriving; null between two.
+  bool lost = false;  // the page that is arriving is damaged: its other fragments are of no use
+  // The page stream that is arriving; null between two, or if it is lost.
   std::shared_ptr<std::vector<std::byte>> page;
   std::uint32_t page_total = 0;
   PageAddress page_address;
+
+  std::uint64_t Acknowledged() const { return received_bytes - (page == nullptr ? 0 : page->size()); }
+  // Bytes that the sender could and may send have not come.
+  bool IsWaiting() const { return std::min(granted, available) > received_bytes; }
 };
 
 class IncomingRequest {
@@ -53,8 +62,16 @@ class IncomingRequest {
   // Takes a fragment of `frame_bytes` on the wire. Once its page stream is whole, *arrived is the page.
   Status OnPage(IncomingStream* stream, const PageFragment& fragment, std::span<const std::byte> bytes,
                 std::size_t frame_bytes, std::uint64_t max_page_stream_bytes, std::optional<PageArrived>* arrived);
+  // A PAGE frame of which only the header can be believed: its page is lost and the sender has to be told.
+  Status OnDamagedPage(IncomingStream* stream, std::size_t payload_bytes);
+  // More than if every page were sent again as often as it may be: the request fails.
+  bool LostTooMuch(const IncomingStream& stream) const {
+    return totals_[std::size_t(stream.stream)].lost > kMaxResends * MaxBytes(stream.stream);
+  }
   // *fits is false when totals or digest differ from what arrived: the request fails, the connection need not.
   Status OnEnd(IncomingStream* stream, const StreamEnd& end, bool* fits);
+  // When a fragment came last; kNoDeadline unless the sender owes some.
+  TimeNs WaitsSince(const std::array<TimeNs, kMaxStreams>& class_moved_ns) const;
   // Streams that became complete, in order.
   std::vector<StreamCompleted> TakeCompleted();
 
@@ -65,12 +82,14 @@ class IncomingRequest {
  private:
   struct Totals {  // of one stream, over all parts
     std::uint64_t available = 0;
-    std::uint64_t announced = 0;  // whole lengths of all page streams that have begun
+    std::uint64_t announced = 0;  // whole lengths of all page streams that have begun and are not lost
+    std::uint64_t lost = 0;       // bytes that came in vain
     std::uint64_t wire_bytes = 0;
     std::uint32_t parts_ended = 0;
     std::set<PageAddress> addresses;
   };
   Status BeginPage(IncomingStream* stream, const PageFragment& fragment, std::uint64_t max_page_stream_bytes);
+  void LosePage(IncomingStream* stream);
   Status AddAddress(const PageAddress& address, std::set<PageAddress>* addresses) const;
 
   RequestId id_;

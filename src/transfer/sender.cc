@@ -5,9 +5,21 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/seeded_bug.h"
 #include "base/status_macros.h"
 
 namespace lynx {
+namespace {
+
+// Damaged copies never were.
+void AddPage(const OutgoingStream::OutgoingPage& page, StreamEnd* end) {
+  if (page.damaged) return;
+  end->pages += 1;
+  end->bytes += page.end - page.begin;
+  end->digest = AddToDigest(end->digest, page.crc);
+}
+
+}  // namespace
 
 Status OutgoingRequest::Offer(const TransferOffer& offer, SendOrder order) {
   if (offer_) return Invalid("request was offered before");
@@ -41,23 +53,62 @@ Status OutgoingRequest::Push(OutgoingStream* stream, const PageAddress& address,
   }
   pushed += bytes->size();
   stream->available += bytes->size();
-  stream->pages.push_back({address, std::move(bytes)});
+  stream->pages.push_back({.address = address, .bytes = std::move(bytes)});
   return Ok();
 }
 
-Status OutgoingRequest::OnGrant(OutgoingStream* stream, std::uint64_t granted, TimeNs now) {
-  if (granted < stream->granted || granted > offer_->max_bytes[std::size_t(stream->stream)]) {
+Status OutgoingRequest::OnGrant(OutgoingStream* stream, const StreamGrant& grant, TimeNs now) {
+  if (grant.bytes < stream->granted || grant.bytes > offer_->max_bytes[std::size_t(stream->stream)] + stream->renewed) {
     return Corrupt("GRANT shrinks or exceeds what was offered");
   }
-  stream->granted = granted;
+  if (grant.acknowledged < stream->acknowledged_bytes || grant.acknowledged > stream->sent_bytes) {
+    return Corrupt("GRANT acknowledges less than before or more than was sent");
+  }
+  stream->granted = grant.bytes;
   stream->moved_ns = now;
+  stream->acknowledged_bytes = grant.acknowledged;
+  if (kSeededBug == SeededBug::kPageLeaked) return Ok();
+  while (!stream->sent.empty() && stream->sent.front().end <= grant.acknowledged) {
+    AddPage(stream->sent.front(), &stream->acknowledged);
+    stream->sent.pop_front();
+  }
   return Ok();
+}
+
+// The page may still be on its way out: it begins again when it has ended. Several of its frames may be damaged.
+Status OutgoingRequest::OnNak(OutgoingStream* stream, std::uint64_t position, bool* exhausted) {
+  const auto found = std::upper_bound(stream->sent.begin(), stream->sent.end(), position,
+                                      [](std::uint64_t at, const auto& sent) { return at < sent.end; });
+  const bool whole = found != stream->sent.end();
+  if (position < (whole ? found->begin : stream->sent_bytes - stream->page_offset) || position >= stream->sent_bytes) {
+    return Corrupt("NAK names bytes that are not on their way");
+  }
+  OutgoingStream::OutgoingPage* page = whole ? &*found : &stream->pages.front();
+  stream->acknowledged.naks += 1;
+  stream->end_sent = false;
+  if (std::exchange(page->damaged, true)) return Ok();
+  *exhausted = page->resends == kMaxResends;
+  if (whole) stream->SendAgain(page);
+  return Ok();
+}
+
+// A new copy at the end of the queue; `page` stays where it is to answer for its position.
+void OutgoingStream::SendAgain(OutgoingPage* page) {
+  available += page->bytes->size();
+  renewed += page->bytes->size();
+  pages.push_back({.address = page->address, .bytes = std::move(page->bytes), .resends = page->resends + 1});
+}
+
+StreamEnd OutgoingStream::End() const {
+  StreamEnd end = acknowledged;
+  for (const OutgoingPage& page : sent) AddPage(page, &end);
+  return end;
 }
 
 void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, TimeNs now,
                                    std::vector<std::byte>* out) {
   LYNX_CHECK(CanSend() && max_payload_bytes > kPageHeaderBytes);
-  const PageInQueue& page = pages.front();
+  OutgoingPage& page = pages.front();
   const auto total = std::uint32_t(page.bytes->size());
   const auto length = std::uint32_t(
       std::min<std::uint64_t>({max_payload_bytes - kPageHeaderBytes, total - page_offset, granted - sent_bytes}));
@@ -68,16 +119,21 @@ void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_
   out->insert(out->end(), bytes.begin(), bytes.end());
   EndFrame(header, begin, out);
 
-  page_crc = Crc32c(bytes, page_crc);
+  if (page_offset == 0) page.begin = sent_bytes;
+  page.crc = Crc32c(bytes, page.crc);
   page_offset += length;
   sent_bytes += length;
   moved_ns = now;
   if (page_offset < total) return;
-  sent.pages += 1;
-  sent.bytes += total;
-  sent.digest = AddToDigest(sent.digest, page_crc);
-  page_offset = page_crc = 0;
+  page_offset = 0;
+  page.end = sent_bytes;
+  sent.push_back(std::move(page));
   pages.pop_front();
+  if (sent.back().damaged) SendAgain(&sent.back());
+}
+
+bool OutgoingRequest::HoldsBytes() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream.HoldsBytes(); });
 }
 
 bool OutgoingRequest::AllEndsSent() const {

@@ -2,6 +2,7 @@
 // between (bytes handed to a socket cannot be overtaken) and TCP's sharing by connection.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -62,6 +63,8 @@ class SimulatedLink {
   }
 
   TimeNs now() const { return now_; }
+  // A longer route from now on; a shorter one would reorder what is under way.
+  void Lengthen(TimeNs delay_ns) { options_.delay_ns = std::max(options_.delay_ns, delay_ns); }
 
  private:
   using Segment = std::vector<std::byte>;

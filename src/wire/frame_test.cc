@@ -131,8 +131,6 @@ TEST(Frame, UnknownOptionalIsSkippedUnknownCriticalRefused) {
   }
   const ReadOutcome critical = Read(Changed(frame, 5, std::uint8_t{200}));
   EXPECT_EQ(critical.status.code(), ErrorCode::kUnsupported);
-  const ReadOutcome nak = Read(Changed(frame, 5, std::uint8_t(FrameType::kNak)));
-  EXPECT_EQ(nak.status.code(), ErrorCode::kUnsupported);
 }
 
 TEST(Frame, HostileHeadersAreRefusedBeforeTheirPayload) {

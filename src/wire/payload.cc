@@ -129,6 +129,9 @@ Status CheckOffer(const TransferOffer& offer) {
   if (offer.stream_count < 1 || offer.stream_count > kMaxStreams) return Invalid("stream_count is out of range");
   if (offer.part_count < 1 || offer.part_count > kMaxParts) return Invalid("part_count is out of range");
   if (offer.max_bytes.size() != offer.stream_count) return Invalid("max_bytes needs one value per stream");
+  for (const std::uint64_t bytes : offer.max_bytes) {
+    if (bytes > kMaxStreamBytes) return Invalid("max_bytes is out of range");
+  }
   if (offer.first_token > INT_MAX || offer.token_count > INT_MAX - offer.first_token) {
     return Invalid("token range is out of range");
   }
@@ -157,8 +160,23 @@ void Encode(const CumulativeBytes& bytes, std::vector<std::byte>* out) { ByteWri
 Result<CumulativeBytes> ParseCumulativeBytes(std::span<const std::byte> payload) {
   ByteReader reader(payload);
   const CumulativeBytes bytes{reader.Get<std::uint64_t>()};
-  LYNX_RETURN_IF_ERROR(CheckWhole(reader, "AVAILABLE or GRANT"));
+  LYNX_RETURN_IF_ERROR(CheckWhole(reader, "AVAILABLE or NAK"));
   return bytes;
+}
+
+void Encode(const StreamGrant& grant, std::vector<std::byte>* out) {
+  ByteWriter writer(out);
+  writer.Put(grant.bytes);
+  writer.Put(grant.acknowledged);
+}
+
+Result<StreamGrant> ParseStreamGrant(std::span<const std::byte> payload) {
+  ByteReader reader(payload);
+  StreamGrant grant;
+  grant.bytes = reader.Get<std::uint64_t>();
+  grant.acknowledged = reader.Get<std::uint64_t>();
+  LYNX_RETURN_IF_ERROR(CheckWhole(reader, "GRANT"));
+  return grant;
 }
 
 void Encode(const PageFragment& fragment, std::vector<std::byte>* out) {
@@ -217,6 +235,7 @@ void Encode(const StreamEnd& end, std::vector<std::byte>* out) {
   writer.Put(end.pages);
   writer.Put(end.bytes);
   writer.Put(end.digest);
+  writer.Put(end.naks);
 }
 
 Result<StreamEnd> ParseStreamEnd(std::span<const std::byte> payload) {
@@ -225,6 +244,7 @@ Result<StreamEnd> ParseStreamEnd(std::span<const std::byte> payload) {
   end.pages = reader.Get<std::uint64_t>();
   end.bytes = reader.Get<std::uint64_t>();
   end.digest = reader.Get<std::uint32_t>();
+  end.naks = reader.Get<std::uint32_t>();
   LYNX_RETURN_IF_ERROR(CheckWhole(reader, "END"));
   return end;
 }

@@ -49,7 +49,7 @@ TransferOffer TestOffer() {
   offer.first_token = 5;
   offer.token_count = 100;
   offer.elements = 12345678901;
-  offer.max_bytes = {1, 2, UINT64_MAX};
+  offer.max_bytes = {1, 2, kMaxStreamBytes};
   return offer;
 }
 
@@ -77,7 +77,9 @@ TEST(Payload, RoundTrips) {
   const PrefillDone done{-1, 2, 3};
   EXPECT_EQ(*ParsePrefillDone(Encoded(done)), done);
   EXPECT_EQ(ParseCumulativeBytes(Encoded(CumulativeBytes{UINT64_MAX}))->bytes, UINT64_MAX);
-  const StreamEnd end{1, 2, 3};
+  const StreamGrant grant{1, UINT64_MAX};
+  EXPECT_EQ(*ParseStreamGrant(Encoded(grant)), grant);
+  const StreamEnd end{1, 2, 3, 4};
   EXPECT_EQ(*ParseStreamEnd(Encoded(end)), end);
 
   Status status;
@@ -108,7 +110,8 @@ std::vector<ParserCase> AllParsers() {
       {"PING", Encoded(Ping{1}), [](auto p) { return ParsePing(p).status(); }},
       {"PONG", Encoded(Pong{1, 2}), [](auto p) { return ParsePong(p).status(); }},
       {"PREFILL_DONE", Encoded(PrefillDone{}), [](auto p) { return ParsePrefillDone(p).status(); }},
-      {"GRANT", Encoded(CumulativeBytes{}), [](auto p) { return ParseCumulativeBytes(p).status(); }},
+      {"NAK", Encoded(CumulativeBytes{}), [](auto p) { return ParseCumulativeBytes(p).status(); }},
+      {"GRANT", Encoded(StreamGrant{}), [](auto p) { return ParseStreamGrant(p).status(); }},
       {"END", Encoded(StreamEnd{}), [](auto p) { return ParseStreamEnd(p).status(); }},
       {"ABORT", Encoded(IoError("gone")), ParseStatusStatus},
       {"PAGE", TestPage(), ParsePageStatus},

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -70,6 +71,7 @@ class Session {
     header.epoch_tag = EpochTag(kPeerEpoch);
     std::vector<std::byte> frame;
     AppendFrame(header, payload, &frame);
+    if (std::exchange(damaged_, false)) frame.back() ^= std::byte{1};  // of the payload, if there is one
     node_.Feed(peer_, frame, now_);
   }
 
@@ -102,11 +104,14 @@ class Session {
         Encode(PrefillDone{.token0 = Token(Small())}, &payload);
         break;
       case FrameType::kAvailable:
-      case FrameType::kGrant:
+      case FrameType::kNak:
         Encode(CumulativeBytes{input_.Get<std::uint16_t>()}, &payload);
         break;
+      case FrameType::kGrant:
+        Encode(StreamGrant{input_.Get<std::uint16_t>(), input_.Get<std::uint8_t>()}, &payload);
+        break;
       case FrameType::kEnd:
-        Encode(StreamEnd{Small(), input_.Get<std::uint8_t>(), input_.Get<std::uint32_t>()}, &payload);
+        Encode(StreamEnd{Small(), input_.Get<std::uint8_t>(), input_.Get<std::uint32_t>(), Small()}, &payload);
         break;
       case FrameType::kPage: {
         const std::uint32_t total = 1 + input_.Get<std::uint8_t>(), offset = input_.Get<std::uint8_t>() % total;
@@ -134,7 +139,9 @@ class Session {
     const RequestId request{peer_, 1 + Small()};
     if (what < 200) {  // a frame of the peer
       const auto type = FrameType(what % 16);
-      const auto stream = std::uint8_t(Small());
+      const auto taken = input_.Get<std::uint8_t>();
+      const auto stream = std::uint8_t(taken % 4);
+      damaged_ = taken >= 240;
       const auto part = std::uint16_t(Small() / 2);
       if (what >= 16 * 11) {
         const auto bytes = input_.GetBytes(std::min<std::size_t>(input_.Get<std::uint8_t>(), input_.left()));
@@ -202,6 +209,7 @@ class Session {
   ByteReader input_;
   NodeRole role_;
   TransferNode node_;
+  bool damaged_ = false;  // the next frame
   PeerId peer_ = 0;
   TimeNs now_ = kSecondNs;
   std::map<RequestId, bool> ended_;

@@ -61,8 +61,10 @@ void CheckPayloadOf(FrameType type, Bytes payload) {
     case FrameType::kOffer:
       return CheckPayload<TransferOffer>(payload, ParseOffer);
     case FrameType::kAvailable:
-    case FrameType::kGrant:
+    case FrameType::kNak:
       return CheckPayload<CumulativeBytes>(payload, ParseCumulativeBytes);
+    case FrameType::kGrant:
+      return CheckPayload<StreamGrant>(payload, ParseStreamGrant);
     case FrameType::kEnd:
       return CheckPayload<StreamEnd>(payload, ParseStreamEnd);
     case FrameType::kPage:
