@@ -26,6 +26,7 @@ struct GenerateFlags {
   std::string json;
   NodeFlags node;
   int prompt_tokens = 0;
+  int retries = 2;
   std::uint32_t deadline_ms = 0;
   bool raw = false;
   bool check = false;
@@ -65,6 +66,7 @@ Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, cons
   options.tcp.congestion_control = flags.node.congestion_control;
   options.codec_threads = flags.node.codec_threads;
   options.tls = flags.node.tls;
+  options.retries = flags.retries;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
   LYNX_RETURN_IF_ERROR(node->AwaitPrefill());
   TerminalView view(engine, isatty(STDOUT_FILENO) != 0);
@@ -126,6 +128,12 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
   command->add_option("--deadline", flags->deadline_ms, "give up after this many milliseconds; 0: never")
       ->capture_default_str()
       ->type_name("MS");
+  command
+      ->add_option("--retries", flags->retries,
+                   "how often to begin again when the transfer fails before the second token is committed")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(Between(0, 100));
   flags->answer.AddTo(command);
   command->add_flag("--check", flags->check,
                     "afterwards, decode again without drafts and compare (needs a second sequence)");

@@ -28,12 +28,6 @@ constexpr TimeNs kGoodbyeNs = 2 * kSecondNs;
 // The status of a response that nobody reads.
 constexpr int kClientLeft = 499;
 
-// Only this machine can connect to it.
-bool IsLoopback(const std::string& host) {
-  const bool v4 = host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
-  return v4 || host == "::1" || host == "localhost";
-}
-
 std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

@@ -130,7 +130,7 @@ void PrefillPool::Apply(Node* node, const Status& status) {
     Log("prefill node " + node->address + " is up");
   } else {
     const std::string& what = status.message();
-    node->status = what.starts_with(node->address) ? status : Status(status.code(), node->address + ": " + what);
+    node->status = what.find(node->address) != std::string::npos ? status : Status(status.code(), node->address + ": " + what);
     node->peer = 0;
     node->running = 0;
     // A quarter of jitter either way, so that nodes that lost the same peer don't come back at once.

@@ -47,7 +47,7 @@ class ProcessesTest(unittest.TestCase):
 
     def generate(self, *arguments, address=None):
         generate = Generate(PROGRAM, "--model", "toy", "--context", CONTEXT, "--prefill", address or self.link.address,
-                            "--prompt", PROMPT, "--overlap", "off", "--quiet", *arguments)
+                            "--prompt", PROMPT, "--overlap", "off", "--retries", "0", "--quiet", *arguments)
         self.addCleanup(lambda: generate.process.poll() is None and generate.kill())
         return generate
 
