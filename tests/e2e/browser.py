@@ -20,7 +20,8 @@ ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--dis
 
 class Browser:
     def __init__(self):
-        self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True)
         started = next((line for line in self.driver.stdout if "successfully on port" in line), "")
         assert started, "chromedriver did not start"
         self.url = "http://127.0.0.1:" + re.search(r"port (\d+)", started)[1] + "/session"
@@ -71,12 +72,15 @@ class Browser:
         """The value of the expression once it is true."""
         end = time.monotonic() + timeout_s
         while not (value := self.run(f"return {expression}")):
-            assert time.monotonic() < end, f"not within {timeout_s} s: {expression}\n{self.run('return document.body.innerText')}"
+            if time.monotonic() > end:
+                page = self.run("return document.body.innerText")
+                raise AssertionError(f"not within {timeout_s} s: {expression}\n{page}")
             time.sleep(0.02)
         return value
 
     def size(self, width, height):
-        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                      mobile=False)
 
     def media(self, **features):
         self.devtools("Emulation.setEmulatedMedia",

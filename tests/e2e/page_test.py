@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page at / in headless Chromium, with real nodes and a slow link behind it: page_test.py PROGRAM ARTIFACTS [--real]
+"""The page at / in headless Chromium, before nodes and a slow link: page_test.py PROGRAM ARTIFACTS [--real]
 
 Screenshots go to the folder ARTIFACTS. --real takes the model that LYNX_MODEL names. Skipped (exit code 77) where there
 is no chromium or no chromedriver.
@@ -24,7 +24,8 @@ PROGRAM = ARTIFACTS = ""
 REAL = "--real" in sys.argv
 MODEL = ("--model", os.environ.get("LYNX_MODEL", ""), "--context", "1024") if REAL else (
     "--model", "toy", "--context", "4000")
-BANDWIDTH = "4mbit" if REAL else "300kbit"
+# The residual takes seconds, so that drafting pays also where prompts that were read before are read at once.
+BANDWIDTH = "4mbit" if REAL else "150kbit"
 WORDS = "lynx snow quiet forest moon small paw listens waits under tree river stone night owl hare track wind".split()
 PROMPT = " ".join(random.Random(1).choices(WORDS, k=200)) + " <img src=x onerror=document.title='broken'>"
 
@@ -67,9 +68,19 @@ class PageTest(unittest.TestCase):
         cls.link = Node(PROGRAM, "link", "--to", cls.prefill.address, "--bandwidth", BANDWIDTH, "--delay", "5ms")
         cls.addClassCleanup(cls.link.stop)
         cls.node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", cls.link.address)
+        cls.expected = cls.answer()
         cls.addClassCleanup(cls.node.stop)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.stop)
+
+    @classmethod
+    def answer(cls):
+        """To PROMPT, without the page. The prefill node has read it from then on."""
+        body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 60, "temperature": 0}
+        request = urllib.request.Request(cls.node.address + "/v1/chat/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return json.load(response)["choices"][0]["message"]["content"]
 
     def setUp(self):
         self.browser.size(1000, 760)
@@ -91,13 +102,6 @@ class PageTest(unittest.TestCase):
         return self.browser.run("return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]", selector,
                                 name)
 
-    def expected(self, prompt, tokens):
-        body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "temperature": 0}
-        request = urllib.request.Request(self.node.address + "/v1/chat/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as response:
-            return json.load(response)["choices"][0]["message"]["content"]
-
     def test_drafts_turn_into_the_answer(self):
         self.shoot("empty")
         self.assertEqual(self.browser.run("return document.activeElement.id"), "prompt")
@@ -111,7 +115,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait("!document.querySelector('.answer .struck, .answer .draft:not(:empty)')", 10)
         self.shoot("done")
         answer = self.browser.run("return " + ANSWER)
-        self.assertEqual(answer, self.expected(PROMPT, 60))
+        self.assertEqual(answer, self.expected)
         self.assertEqual(self.browser.run("return seen.sure"), answer)
         self.assertEqual(self.browser.run("return document.getElementById('spoken').textContent"), answer)
         self.assertEqual(self.browser.run("return document.querySelector('.prompt').textContent"), PROMPT)
@@ -149,20 +153,32 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run("return [messages.length, document.querySelectorAll('article').length]"),
                          [0, 0])
 
-    def test_stop(self):
-        left = self.node.counters()['lynx_requests_total{outcome="left"}']
-        for stop in (lambda: self.browser.press(ESCAPE), lambda: self.browser.click("#send")):
-            self.send(tokens=1000)
-            self.browser.wait("document.getElementById('send').textContent === 'Stop'")
-            stop()
-            self.browser.wait(STATUS + " === 'stopped'", 5)
-            self.assertEqual(self.browser.run("return document.getElementById('send').textContent"), "Send")
-            left += 1
-            self.node.wait_counter('lynx_requests_total{outcome="left"}', left)
-            self.assertEqual(self.node.counters()["lynx_requests_open"], 0)
-            self.assertEqual(self.browser.run("return document.getElementById('prompt').value"), PROMPT)
-            self.browser.run("document.getElementById('prompt').select()")
+    def stop(self, prompt, until, how):
+        """Asks, stops when it is so far, and gives what there is of the answer."""
+        left = 'lynx_requests_total{outcome="left"}'
+        before = self.node.counters()[left]
+        self.send(prompt, 1000)
+        self.browser.wait("document.getElementById('send').textContent === 'Stop' && " + until)
+        how()
+        self.browser.wait(STATUS + " === 'stopped'", 5)
+        self.assertEqual(self.browser.run("return document.getElementById('send').textContent"), "Send")
+        self.node.wait_counter(left, before + 1)
+        self.node.wait_counter("lynx_requests_open", 0)
         self.assertEqual(self.browser.complaints(), [])
+        return self.browser.run("return " + ANSWER)
+
+    def test_stop_before_the_answer(self):
+        prompt = PROMPT[::-1] + PROMPT  # takes a while to read
+        self.assertEqual(self.stop(prompt, "true", lambda: self.browser.click("#send")), "")
+        self.assertEqual(self.browser.run("return [document.getElementById('prompt').value, messages.length]"),
+                         [prompt, 0])
+
+    def test_stop_while_there_are_drafts(self):
+        drafts = "document.querySelector('.answer .draft + .draft')"
+        self.assertTrue(self.stop(PROMPT, drafts, lambda: self.browser.press(ESCAPE)))
+        self.assertEqual(self.browser.run("return document.querySelectorAll('.answer .draft').length"), 0)
+        self.send("Once more.", 4)
+        self.browser.wait(DONE)
 
     def test_narrow(self):
         self.browser.size(360, 640)
@@ -171,7 +187,7 @@ class PageTest(unittest.TestCase):
         self.assertTrue(self.browser.run("return " + fits))
         self.send()
         while not self.browser.run("return " + DONE):
-            self.assertTrue(self.browser.run("return " + fits))
+            self.assertTrue(self.browser.run("return " + fits), "while the answer comes")
         self.assertTrue(self.browser.run("return " + fits))
         outside = ("return [...document.querySelectorAll('body *')].filter(node => node.getClientRects().length && "
                    "node.getBoundingClientRect().right > 360).map(node => node.outerHTML)")
@@ -234,7 +250,7 @@ class PageTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as keys:
             keys.write(hashlib.sha256(b"snow").hexdigest() + "  test\n")
             keys.flush()
-            node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", self.link.address, "--api-keys", keys.name)
+            node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", self.prefill.address, "--api-keys", keys.name)
             self.addCleanup(node.stop)
         self.browser.open(node.address + "/")
         self.browser.wait("document.activeElement.id === 'key'", 10)
