@@ -132,7 +132,7 @@ class PageTest(unittest.TestCase):
 
     def check_timeline(self):
         bars = self.browser.run("return [...document.querySelectorAll('.track i')].map("
-                                "bar => [bar.className, parseFloat(bar.style.left), parseFloat(bar.style.width)])")
+                                "bar => [bar.className, parseFloat(bar.style.left.slice(4)), parseFloat(bar.style.width)])")
         begin = {kind: left for kind, left, _ in reversed(bars)}
         end = max(left + width for _, left, width in bars)
         self.assertLessEqual({"prefill", "anchor", "residual", "draft", "verify", "decode"}, set(begin))
