@@ -67,22 +67,25 @@ class PageTest(unittest.TestCase):
         cls.addClassCleanup(cls.prefill.stop)
         cls.link = Node(PROGRAM, "link", "--to", cls.prefill.address, "--bandwidth", BANDWIDTH, "--delay", "5ms")
         cls.addClassCleanup(cls.link.stop)
-        cls.node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", cls.link.address)
         cls.expected = cls.answer()
-        cls.addClassCleanup(cls.node.stop)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.stop)
 
     @classmethod
     def answer(cls):
         """To PROMPT, without the page. The prefill node has read it from then on."""
+        node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", cls.prefill.address)
+        cls.addClassCleanup(node.stop)
         body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 60, "temperature": 0}
-        request = urllib.request.Request(cls.node.address + "/v1/chat/completions", json.dumps(body).encode(),
+        request = urllib.request.Request(node.address + "/v1/chat/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=120) as response:
             return json.load(response)["choices"][0]["message"]["content"]
 
     def setUp(self):
+        # A node of its own: one that has measured what drafts cost may not draft.
+        self.node = HttpNode(PROGRAM, "decode", *MODEL, "--prefill", self.link.address)
+        self.addCleanup(self.node.stop)
         self.browser.size(1000, 760)
         self.browser.media(prefers_color_scheme="light", prefers_reduced_motion="no-preference")
         self.browser.complaints()
