@@ -11,7 +11,7 @@ readonly cache=${LYNX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lynx}
 
 readonly run_packages=(cmake ninja-build g++ libgtest-dev libgmock-dev libcli11-dev nlohmann-json3-dev libhwy-dev libcpp-httplib-dev libssl-dev
   pkg-config python3 python3-pip)
-readonly test_packages=(iproute2 curl)
+readonly test_packages=(iproute2 curl chromium chromium-driver)
 readonly fuzz_packages=(clang libclang-rt-14-dev)
 
 # llama.cpp v0.5.0 is the folder vendor/llama.cpp of this Python source package.
