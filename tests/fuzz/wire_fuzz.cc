@@ -100,7 +100,7 @@ std::vector<std::byte> ReadAll(Bytes bytes, std::size_t piece) {
     }
     LYNX_CHECK(part.empty());
   }
-  writer.Put(std::uint8_t(reader.Unfinished().has_value()));
+  writer.Put(std::uint8_t(reader.Unfinished() != nullptr));
   return seen;
 }
 
