@@ -21,6 +21,7 @@ int RunDecode(const DecodeFlags& flags) {
   }
   auto options = flags.front.Options();
   if (!options.ok()) return Fail("decode", options.status());
+  if (flags.front.node.check_config) return EndCheck("decode", flags.engine);
   auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("decode", engine.status());
   return RunFront("decode", engine->get(), flags.prefill, flags.front, std::move(*options));

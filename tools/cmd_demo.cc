@@ -99,6 +99,7 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
                                                           flags.bandwidth, "--delay", flags.delay}));
   DecodeOptions options;
   options.prefill.addresses = {stage->link->address()};
+  options.adapt_drafts = false;  // what one codec showed must not change how the next one runs
   LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), options));
   LYNX_RETURN_IF_ERROR(stage->node->AwaitPrefill());
   const double cache_mb = double(stage->engine->info().shape.BytesPerToken()) * double(stage->prompt.size()) / 1e6;

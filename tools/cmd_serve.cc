@@ -52,6 +52,7 @@ int RunServe(const ServeFlags& flags) {
   StopFlag();
   auto options = flags.front.Options();
   if (!options.ok()) return Fail("serve", options.status());
+  if (flags.front.node.check_config) return EndCheck("serve", flags.engine);
   const auto prefill = PrefillThread::Start(flags);
   if (!prefill.ok()) return Fail("serve", prefill.status());
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);

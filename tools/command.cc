@@ -91,6 +91,7 @@ void EngineFlags::AddTo(CLI::App* app, const char* context_help) {
 }
 
 void NodeFlags::AddTo(CLI::App* app) {
+  app->add_flag("--check-config", check_config, "check all options and the files that they name, then end");
   app->add_option("--codec-threads", codec_threads, "threads that encode or decode pages, beside those of the model")
       ->capture_default_str()
       ->type_name("N")
@@ -113,6 +114,13 @@ void NodeFlags::AddTo(CLI::App* app) {
       ->needs(cert);
   app->add_flag("--plaintext", tls.plaintext, "no TLS although not on loopback: only on a network that you trust")
       ->excludes(cert);
+}
+
+int EndCheck(const std::string& command, const EngineFlags& flags) {
+  if (!flags.IsToy() && !std::ifstream(flags.model))
+    return Fail(command, IoError("can't read the model " + flags.model));
+  std::printf("the configuration of lynx %s is fine\n", command.c_str());
+  return kExitOk;
 }
 
 void EngineFlags::AddWeightsTo(CLI::App* app) {

@@ -50,9 +50,14 @@ struct NodeFlags {
   std::string congestion_control = "cubic";
   int codec_threads = 1;
   TlsOptions tls;
+  bool check_config = false;
 
   void AddTo(CLI::App* app);
 };
+
+// The end of --check-config, once everything but the model has been read: says so, or what is wrong with the model's
+// file. The exit code.
+int EndCheck(const std::string& command, const EngineFlags& flags);
 
 enum class EngineUse { kPrefill, kDecode };
 // Opens the engine with room for `sequences` of them; shows progress on a terminal. F16 weights are made once and kept

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -15,6 +16,10 @@ namespace {
 
 // What is wrong with the command line. A word that nobody knows explains more than what is missing besides.
 std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
+    const std::string what = error.what();
+    return "the file has an option that does not exist: " + what.substr(what.rfind(' ') + 1);
+  }
   const bool has_command = !app.get_subcommands().empty();
   if (const auto unknown = app.remaining(true); !unknown.empty()) {
     const std::string& word = unknown.front();
@@ -39,6 +44,21 @@ void FillStandardStreams() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
+// Every option can also stand in a file, in the section of its command, or in the environment.
+void AddConfiguration(CLI::App* app) {
+  app->set_config("--config", "", "options in a TOML file, under the command's name: [prefill] and listen = \"…\"")
+      ->type_name("FILE");
+  app->allow_config_extras(CLI::config_extras_mode::error);
+  for (CLI::App* command : app->get_subcommands(nullptr)) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
+      std::string name = "LYNX_" + command->get_name() + "_" + option->get_lnames().front();
+      for (char& c : name) c = c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
+      option->envname(name);
+    }
+  }
+}
+
 int Run(int argc, char** argv) {
   CLI::App app{
       "Lynx sends a prompt's KV cache from a prefill node to a decode node as an anchor stream, enough to draft on, "
@@ -56,6 +76,7 @@ int Run(int argc, char** argv) {
       "  lynx generate --model M.gguf --prefill 127.0.0.1:7000 --prompt \"Hello\"   answers one\n"
       "  lynx decode --model M.gguf --prefill 127.0.0.1:7000                      answers many, over HTTP\n"
       "Two machines: the same with their addresses and certificates; `lynx certs --help` shows how.\n"
+      "Options can stand in a file (lynx --config node.toml prefill) or in the environment (LYNX_PREFILL_LISTEN=…).\n"
       "`lynx COMMAND --help` explains each command. Without a model file, try --model toy.");
   int exit_code = lynx::kExitOk;
   lynx::AddDemoCommand(&app, &exit_code);
@@ -68,6 +89,7 @@ int Run(int argc, char** argv) {
   lynx::AddLoadCommand(&app, &exit_code);
   lynx::AddCalibrateCommand(&app, &exit_code);
   lynx::AddCertsCommand(&app, &exit_code);
+  AddConfiguration(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
