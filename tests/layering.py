@@ -24,6 +24,7 @@ ARROWS = {
     "net": {"transfer", "wire", "base"},
     "serve": {"net", "transfer", "wire", "speculate", "codec", "base"},
     "front": {"serve", "net", "transfer", "wire", "speculate", "codec", "base"},
+    "sim": {"serve", "transfer", "wire", "speculate", "codec", "base"},
     "eval": {"net", "transfer", "wire", "speculate", "codec", "base"},
 }
 PUBLIC_ONLY = {"python", "examples"}  # include/lynx and nothing of src/

@@ -16,14 +16,9 @@
 #include "serve/generation.h"
 #include "serve/lane.h"
 #include "serve/node_layout.h"
+#include "serve/retry.h"
 
 namespace lynx {
-namespace {
-
-// How long a request waits for a prefill node to come up.
-constexpr TimeNs kPatience = 2 * kSecondNs;
-
-}  // namespace
 
 class DecodeNode::Impl {
  public:
@@ -106,31 +101,31 @@ class DecodeNode::Impl {
           speculation_(speculation),
           codec_(std::move(codec)),
           observer_(observer),
-          cancel_(cancel) {}
+          cancel_(cancel),
+          retry_(node->options_.retries, request.deadline_ms, MonotonicNow()) {}
 
     Result<GenerateResult> Wait() { return result_.get_future().get(); }
-    bool cancelled() const override { return cancel_ != nullptr && *cancel_; }
+    bool cancelled() const override { return stopped() || retry_.Expired(MonotonicNow()); }
 
     Result<std::unique_ptr<Lane>> Begin(SequenceId sequence) override {
-      if (cancelled()) return LimitExceeded("stopped before it began");
+      if (stopped()) return LimitExceeded("stopped before it began");
+      const TimeNs now = MonotonicNow();
+      if (retry_.Expired(now)) return LimitExceeded("deadline of the request has passed");
       if (!generation_) {
         generation_ = std::make_shared<Generation>(
             node_->engine_->info(), codec_, speculation_, request_.check, &node_->codec_threads_,
-            [node = node_] { node->loop_->Wake(); }, token0_);
+            [node = node_] { node->loop_->Wake(); }, retry_.token0());
       }
       if (!node_->LinkHasRoom(*generation_)) return std::unique_ptr<Lane>();
-      const TimeNs now = MonotonicNow();
-      if (waits_since_ == 0) waits_since_ = now;
-      Result<PeerId> peer = node_->pool_.Take(peer_);
+      const Result<PeerId> peer = node_->pool_.Take(peer_);
       if (!peer.ok()) {
-        // The reason why it has to begin again says more than that nobody else is there.
-        if (now - waits_since_ > kPatience) return failure_.ok() ? peer.status() : failure_;
+        LYNX_RETURN_IF_ERROR(retry_.OnNobody(peer.status(), now));
         return std::unique_ptr<Lane>();
       }
       peer_ = *peer;
-      waits_since_ = 0;
+      retry_.OnBegin();
       if (sent_ == 0) sent_ = now;
-      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, Wire(), generation_));
+      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, Wire(retry_.MillisecondsLeft(now)), generation_));
       node_->begun_[*id_] = generation_;
       return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent_, observer_, cancel_);
     }
@@ -139,34 +134,35 @@ class DecodeNode::Impl {
     bool Retry(const Lane&, const Status& status) override {
       int committed = 0;
       const std::vector<Token> tokens = generation_->Tokens(&committed);
-      const bool may_pass = status.code() == ErrorCode::kIo || status.code() == ErrorCode::kCorrupt;
-      if (!may_pass || cancelled() || committed > 1 || retries_ == node_->options_.retries) return false;
+      if (cancelled() || !retry_.OnFailure(status, std::span(tokens).first(committed))) return false;
       Leave();
-      ++retries_;
-      failure_ = status;
-      if (committed == 1) token0_ = tokens.front();
       generation_.reset();
       return true;
     }
 
     void End(SequenceId sequence, Lane* lane, const Status& status) override {
       Leave();
-      if (!status.ok()) return result_.set_value(status);
+      if (!status.ok()) {
+        const bool expired = !stopped() && sent_ == 0 && retry_.Expired(MonotonicNow());
+        return result_.set_value(expired ? LimitExceeded("deadline of the request has passed before it began")
+                                         : status);
+      }
       const bool complete = lane->cache_complete();
       GenerateResult result = lane->Report();
       result.codec = codec_->info().spec;
-      result.retries = retries_;
+      result.retries = retry_.count();
       const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
       result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
     }
 
    private:
-    TransferRequest Wire() const {
+    bool stopped() const { return cancel_ != nullptr && *cancel_; }
+    TransferRequest Wire(std::uint32_t deadline_ms) const {
       TransferRequest wire;
       wire.tokens = request_.prompt;
       wire.sampling = request_.sampling;
       wire.codec = codec_->info().spec;
-      wire.deadline_ms = request_.deadline_ms;
+      wire.deadline_ms = deadline_ms;
       wire.overlap = request_.overlap;
       wire.reuse = request_.reuse;
       return wire;
@@ -197,13 +193,10 @@ class DecodeNode::Impl {
     GenerateObserver* const observer_;
     const std::atomic<bool>* const cancel_;
     std::shared_ptr<Generation> generation_;
-    PeerId peer_ = 0;         // the last one that was asked
-    TimeNs waits_since_ = 0;  // for a prefill node
-    TimeNs sent_ = 0;         // the first time
+    lynx::Retry retry_;
+    PeerId peer_ = 0;  // the last one that was asked
+    TimeNs sent_ = 0;  // the first time
     std::optional<RequestId> id_;
-    std::optional<Token> token0_;
-    int retries_ = 0;
-    Status failure_;  // that made it begin again
     std::promise<Result<GenerateResult>> result_;
   };
 

@@ -6,13 +6,13 @@
 #include <fstream>
 
 #include "base/status_macros.h"
+#include "serve/retry.h"
 
 namespace lynx {
 namespace {
 
 constexpr TimeNs kConnectTimeout = 2 * kSecondNs;
-constexpr TimeNs kFirstPause = 100 * kMillisecondNs, kLongestPause = 5 * kSecondNs;  // between attempts; doubled
-constexpr auto kLookInterval = std::chrono::milliseconds(500);                       // at the file
+constexpr auto kLookInterval = std::chrono::milliseconds(500);  // at the file
 
 // What two nodes tell about a file that was written again within a second, too.
 std::int64_t WriteTime(const std::string& path) {
@@ -133,9 +133,7 @@ void PrefillPool::Apply(Node* node, const Status& status) {
     node->status = what.find(node->address) != std::string::npos ? status : Status(status.code(), node->address + ": " + what);
     node->peer = 0;
     node->running = 0;
-    // A quarter of jitter either way, so that nodes that lost the same peer don't come back at once.
-    const TimeNs pause = std::min(kFirstPause << std::min(node->failures, 10), kLongestPause);
-    node->next_try = MonotonicNow() + pause * TimeNs(75 + random_.Below(51)) / 100;
+    node->next_try = MonotonicNow() + ReconnectPause(node->failures, &random_);
     if (was_up || node->failures == 0) Log("prefill node " + node->status.message());
     ++node->failures;
   }

@@ -1,0 +1,74 @@
+#include "sim/priority_oracle.h"
+
+#include "base/bytes.h"
+#include "sim/frame_harm.h"
+
+namespace lynx {
+namespace {
+
+// docs/protocol.md: a peer that has taken nothing for 200 ms does not hold others back.
+constexpr TimeNs kHold = 200 * kMillisecondNs;
+
+}  // namespace
+
+void PriorityOracle::OnPeerGone(PeerId peer) {
+  peers_.erase(peer);
+  std::erase_if(streams_, [peer](const auto& entry) { return std::get<RequestId>(entry.first).peer == peer; });
+  std::erase_if(stream_counts_, [peer](const auto& entry) { return entry.first.peer == peer; });
+}
+
+void PriorityOracle::OnRequestGone(RequestId request) {
+  std::erase_if(streams_, [request](const auto& entry) { return std::get<RequestId>(entry.first) == request; });
+  stream_counts_.erase(request);
+}
+
+void PriorityOracle::OnWritable(PeerId peer, bool writable, TimeNs now) {
+  auto& since = peers_.at(peer).unwritable_since;
+  if (writable) {
+    since.reset();
+  } else if (!since) {
+    since = now;
+  }
+}
+
+void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes) {
+  Connection& connection = peers_.at(peer);
+  while (!connection.unreadable) {
+    const auto frame = connection.reader.Next(&bytes);
+    connection.unreadable = !frame.ok();
+    if (!frame.ok() || !*frame) return;
+    const FrameHeader& header = (*frame)->header;
+    if (header.type == FrameType::kHello) connection.reader.set_limits({1 << 20, 1 << 20});
+    const RequestId request{peer, header.request};
+    const auto count = stream_counts_.find(request);
+    if (header.type != FrameType::kGrant || !(*frame)->payload_ok || count == stream_counts_.end()) continue;
+    const int stream_class = count->second == 1 ? 1 : int(header.stream);
+    streams_[{stream_class, request, header.part, header.stream}].granted =
+        LoadLittle<std::uint64_t>((*frame)->payload.data());
+  }
+}
+
+bool PriorityOracle::LowerWaits(int stream_class, TimeNs now) const {
+  for (const auto& [key, stream] : streams_) {
+    if (std::get<0>(key) >= stream_class) break;
+    const Connection& connection = peers_.at(std::get<RequestId>(key).peer);
+    const bool takes = !connection.unwritable_since || now - *connection.unwritable_since < kHold;
+    if (stream.granted > stream.sent && takes) return true;
+  }
+  return false;
+}
+
+bool PriorityOracle::OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now) {
+  bool kept = true;
+  ForEachFrame(frames, [&](const FrameInPlace& frame, std::span<const std::byte>) {
+    const RequestId request{peer, frame.request};
+    const auto count = stream_counts_.find(request);
+    if (frame.type != FrameType::kPage || count == stream_counts_.end()) return;
+    const int stream_class = count->second == 1 ? 1 : frame.stream;
+    kept = kept && !LowerWaits(stream_class, now);
+    streams_[{stream_class, request, frame.part, frame.stream}].sent += frame.payload.size() - kPageHeaderBytes;
+  });
+  return kept;
+}
+
+}  // namespace lynx

@@ -1,0 +1,47 @@
+// P5: no byte of a higher stream is handed to a socket while a lower one is granted and unsent on any connection of the
+// node (B16). Knows only what crosses the node's sockets.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "lynx/transfer.h"
+
+namespace lynx {
+
+class PriorityOracle {
+ public:
+  void OnPeer(PeerId peer) { peers_.emplace(peer, Connection{FrameReader(FrameLimits{}), {}}); }
+  void OnPeerGone(PeerId peer);
+  // From now on PAGE frames of the request are looked at.
+  void OnOffer(RequestId request, int stream_count) { stream_counts_[request] = stream_count; }
+  void OnRequestGone(RequestId request);
+  void OnWritable(PeerId peer, bool writable, TimeNs now);
+
+  void OnReceived(PeerId peer, std::span<const std::byte> bytes);
+  // False: a PAGE frame among these overtook a lower stream.
+  bool OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now);
+
+ private:
+  struct Connection {
+    FrameReader reader;
+    std::optional<TimeNs> unwritable_since;
+    bool unreadable = false;
+  };
+  struct Stream {
+    std::uint64_t granted = 0;
+    std::uint64_t sent = 0;
+  };
+  // A lower class that waits somewhere, of those of peers that take data.
+  bool LowerWaits(int stream_class, TimeNs now) const;
+
+  std::map<PeerId, Connection> peers_;
+  std::map<RequestId, int> stream_counts_;
+  // By class, request, part and stream; those only that are granted or sent.
+  std::map<std::tuple<int, RequestId, int, int>, Stream> streams_;
+};
+
+}  // namespace lynx
