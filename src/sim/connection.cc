@@ -13,7 +13,7 @@ constexpr std::size_t kPassedBytes = 64 << 10;
 }  // namespace
 
 Connection::Connection(World* world, SimNode* prefill, SimNode* decode, const LinkPlan& plan)
-    : world_(world), plan_(plan), nodes_{prefill, decode} {}
+    : world_(world), plan_(plan), decode_epoch_(decode->epoch()), nodes_{prefill, decode} {}
 
 std::size_t Connection::Room(End from) const {
   const Pipe& pipe = Towards(from);
@@ -78,6 +78,7 @@ void Connection::Send(End to) {
   }
   pipe.on_path += size;
   pipe.free_at = std::max(pipe.free_at, world_->now()) + TimeNs(double(size) / plan_.bytes_per_ns);
+  if (size == 1 && pipe.one_byte_segments > 0) pipe.free_at += world_->Magnitude(10'000, 5 * kMillisecondNs);
   pipe.arrives_at = std::max(pipe.arrives_at, pipe.free_at + plan_.delay_ns);
   if (!pipe.blackhole) {
     world_->After(pipe.arrives_at - world_->now(), [this, to, bytes = std::move(segment)] { Arrive(to, bytes); });
@@ -151,6 +152,22 @@ void Connection::Read(End at) {
     Send(at);
   }
   if (pipe.end_arrived && pipe.arrived.empty()) node->OnEnd(this);
+}
+
+void Connection::NoteTransferEnd(End end, std::uint64_t request, bool ok) {
+  std::optional<bool>& known = transfer_ends_[request][std::size_t(end)];
+  if (known) world_->Violate("P3", node(end)->name() + ": a transfer ends twice");
+  known = ok;
+}
+
+void Connection::CheckTransferEnds() const {
+  for (const auto& [id, ends] : transfer_ends_) {
+    const auto& [prefill, decode] = ends;
+    const bool doubted =
+        prefill.value_or(false) && !decode.value_or(false) && node(kDecodeEnd)->epoch() == decode_epoch_;
+    const bool unheard = decode.value_or(false) && !prefill.value_or(false) && !broken;
+    if (doubted || unheard) world_->Violate("P3", "the two ends of transfer " + std::to_string(id) + " differ");
+  }
 }
 
 void Connection::Stall(End to, TimeNs duration) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -57,6 +58,11 @@ class Connection {
   // Frames that have passed, the newest few; for replays.
   const std::vector<std::byte>& passed(End to) const { return pipes_[std::size_t(to)].passed; }
 
+  // A transfer has ended here. P3: once; and nobody believes in a transfer that the other knows to have failed.
+  void NoteTransferEnd(End end, std::uint64_t request, bool ok);
+  void CheckTransferEnds() const;
+
+  std::array<bool, 2> up = {};              // the handshake is complete, as this end sees it
   bool broken = false;                      // something was done to it, or to a node of it, that may cost its requests
   bool slowed = false;                      // something that may only cost them time
   std::uint64_t source = 0;                 // the life of the prefill node that it leads to
@@ -94,6 +100,8 @@ class Connection {
 
   World* const world_;
   const LinkPlan plan_;
+  std::map<std::uint64_t, std::array<std::optional<bool>, 2>> transfer_ends_;  // by request id
+  const std::uint64_t decode_epoch_;
   std::array<SimNode*, 2> nodes_;
   std::array<bool, 2> open_ = {true, true};
   std::array<Pipe, 2> pipes_;  // by the end that reads

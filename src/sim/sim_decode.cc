@@ -24,6 +24,7 @@ SimDecode::Try::Try(const SimRequest& of, std::shared_ptr<int> live_tries)
 NodeConfig SimDecode::Config() const {
   NodeConfig config;
   config.limits.max_frame_bytes = kMinFrameBytes;
+  config.window_bytes = plan_.window_bytes;
   return config;
 }
 

@@ -20,6 +20,7 @@
 namespace lynx {
 
 struct SimDecodePlan {
+  std::uint64_t window_bytes = 0;  // NodeConfig's
   int max_running = 2;
   int max_waiting = 4;
   int retries = 2;

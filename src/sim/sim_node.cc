@@ -109,7 +109,7 @@ void SimNode::OnRoom(Connection* connection) {
 }
 
 void SimNode::CloseOne(PeerId peer, const Status& why, bool tell) {
-  Connection* connection = connections_.at(peer);
+  Connection* connection = closing_ = connections_.at(peer);
   connections_.erase(peer);
   if (!connection->broken) world_->Violate("P6", name_ + " ends a connection that nothing has happened to");
   if (tell) connection->Close(Side());
@@ -128,7 +128,15 @@ bool SimNode::TakeEvents() {
         down && down->status.message().find("heartbeats") != std::string::npos) {
       world_->Note(Seen::kPeerDead);
     }
+    if (const auto* up = std::get_if<PeerUp>(&*event)) {
+      if (Connection* connection = FindConnection(up->peer)) connection->up[std::size_t(Side())] = true;
+    }
     const auto* finished = std::get_if<RequestFinished>(&*event);
+    if (finished) {
+      Connection* connection = FindConnection(finished->request.peer);
+      if (connection == nullptr) connection = closing_;
+      connection->NoteTransferEnd(Side(), finished->request.id, finished->status.ok());
+    }
     const RequestId id = finished ? finished->request : RequestId{};
     OnEvent(std::move(*event));
     if (finished) priorities_.OnRequestGone(id);

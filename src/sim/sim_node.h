@@ -88,7 +88,8 @@ class SimNode {
   TimeNs stopped_ns_ = 0;
   std::vector<std::function<void()>> put_off_;  // while it was stopped
   std::map<PeerId, Connection*> connections_;
-  TimeNs timer_ = 0;  // when the next tick is due, if timer_set_
+  Connection* closing_ = nullptr;  // the newest that left connections_
+  TimeNs timer_ = 0;               // when the next tick is due, if timer_set_
   bool timer_set_ = false;
   PriorityOracle priorities_;
 };

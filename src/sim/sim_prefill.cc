@@ -35,13 +35,17 @@ void SimPrefill::OnEvent(TransferEvent event) {
     auto job = std::make_shared<Job>();
     job->id = arrived->request;
     job->body = std::move(arrived->body);
+    job->due = Now() + TimeNs(job->body.deadline_ms) * kMillisecondNs;
     jobs_[job->id] = job;
     queue_.push_back(job);
     Serve();
   } else if (const auto* finished = std::get_if<RequestFinished>(&event)) {
     const auto found = jobs_.find(finished->request);
-    if (found == jobs_.end()) return world().Violate("P3", name() + ": a request ends twice");
+    if (found == jobs_.end()) return world().Violate("P3", name() + ": a request ends that is not open");
     found->second->ended = true;
+    if (Now() > found->second->due + 2 * kSecondNs + stopped_ns()) {
+      world().Violate("P3", name() + ": a transfer ends long after its deadline");
+    }
     std::erase(queue_, found->second);
     jobs_.erase(found);
     harmed_.erase(finished->request);

@@ -39,6 +39,7 @@ class SimPrefill final : public SimNode {
     int pages_left = 0;
     bool ended = false;
     std::uint64_t offered = 0;
+    TimeNs due = 0;
   };
   using SharedJob = std::shared_ptr<Job>;
 

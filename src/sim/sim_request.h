@@ -21,7 +21,8 @@ struct SimRequest {
   bool random_windows = false;   // the draft window is any number at any time, otherwise open
   SpeculatorConfig speculation;  // stream_count aside
 
-  bool left = false;  // the client
+  TimeNs submission = 0;  // planned
+  bool left = false;      // the client
   TimeNs submitted = 0;
   std::optional<TimeNs> began;  // first sent to a prefill node
   struct Tried {

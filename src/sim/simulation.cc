@@ -12,7 +12,6 @@ namespace {
 
 constexpr TimeNs kLongestDeadline = 6 * kSecondNs;
 constexpr TimeNs kLastSubmission = 1500 * kMillisecondNs;
-constexpr TimeNs kLastFault = 2 * kSecondNs;
 constexpr TimeNs kLongestStop = 4 * kSecondNs;
 // After this every request and every transfer has reached its deadline, and dead peers have been found.
 constexpr TimeNs kEnd = kLastSubmission + kLongestDeadline + kLongestStop + 4 * kSecondNs;
@@ -59,6 +58,8 @@ class Simulation {
   void HarmConnection(Seen kind, Connection* connection);
   void HarmSomeNode(Seen kind);
   void StartAgain(SimNode* node);
+  void ExpectEnd(Connection* connection, End at);
+  void ExpectEnds(SimNode* node);
   void CheckEnd();
 
   template <typename T>
@@ -89,7 +90,8 @@ void Simulation::MakeNodes() {
   }
   for (int i = 0; i < decodes; ++i) {
     SimDecodePlan plan;
-    plan.max_running = int(world_.Between(1, 4));
+    plan.window_bytes = world_.Chance(0.3) ? 0 : std::uint64_t(world_.Magnitude(100, 64 << 10));
+    plan.max_running = int(world_.Between(1, 6));
     plan.max_waiting = int(world_.Between(1, 4));
     plan.retries = int(world_.Between(0, 3));
     plan.step_ns = world_.Magnitude(20'000, 2 * kMillisecondNs);
@@ -128,7 +130,7 @@ Connection* Simulation::Dial(SimDecode* from, int prefill) {
 }
 
 void Simulation::MakeRequests() {
-  const int count = int(world_.Between(1, 6));
+  const int count = int(world_.Between(1, 12));
   for (int number = 0; number < count; ++number) MakeRequest(number);
 }
 
@@ -158,7 +160,8 @@ void Simulation::MakeRequest(int number) {
   SimDecode* node = &Any(decodes_);
   requests_.push_back(std::move(request));
   // Some come in one burst: more than fit.
-  const TimeNs at = world_.Chance(0.4) ? 200 * kMillisecondNs : world_.Between(0, kLastSubmission);
+  const TimeNs at = world_.Chance(0.5) ? 200 * kMillisecondNs : world_.Between(0, kLastSubmission);
+  submitted->submission = at;
   world_.After(at, [node, submitted] { node->Submit(submitted); });
   if (world_.Chance(0.08)) {
     world_.After(at + world_.Magnitude(1'000, kSecondNs), [node, submitted] { node->Leave(submitted); });
@@ -168,10 +171,13 @@ void Simulation::MakeRequest(int number) {
 // --- faults ---
 
 void Simulation::PlanFaults() {
-  const int count = int(world_.Below(4));
+  const int count = int(world_.Below(6));
   if (count == 0) world_.Note(Seen::kNothingWrong);
   for (int i = 0; i < count; ++i) {
-    const TimeNs at = world_.Between(0, kLastFault);
+    // Most while something is under way.
+    const TimeNs busy =
+        requests_[world_.Below(requests_.size())]->submission + world_.Magnitude(10'000, 300 * kMillisecondNs);
+    const TimeNs at = world_.Chance(0.8) ? busy : world_.Between(0, kLastSubmission);
     const std::uint64_t kind = world_.Below(kConnectionFaults.size() + kNodeFaults.size() + kPrefillFaults.size());
     world_.After(at, [this, kind] {
       if (kind < kConnectionFaults.size()) return HarmSomeConnection(kConnectionFaults[kind]);
@@ -201,10 +207,12 @@ void Simulation::HarmConnection(Seen kind, Connection* connection) {
       return connection->CutAfter(to, std::size_t(world_.Magnitude(1, 64 << 10)));
     case Seen::kBlackholeBothWays:
       connection->Blackhole(OtherEnd(to));
+      ExpectEnd(connection, OtherEnd(to));
       [[fallthrough]];
     case Seen::kBlackholeOneWay:
       connection->Blackhole(to);
       connection->broken = true;
+      ExpectEnd(connection, to);
       return happens();
     case Seen::kStall:  // short of three heartbeats
       connection->Stall(to, world_.Between(kMillisecondNs, 800 * kMillisecondNs));
@@ -230,7 +238,11 @@ void Simulation::HarmSomeNode(Seen kind) {
       node->Stop();
       return world_.After(world_.Magnitude(kMillisecondNs, kLongestStop), [node] { node->Resume(); });
     case Seen::kNodeStoppedForEver:
-      return node->Stop();
+      node->Stop();
+      return ExpectEnds(node);
+    case Seen::kHostLost:
+      ExpectEnds(node);
+      break;
     default:
       break;
   }
@@ -241,6 +253,24 @@ void Simulation::HarmSomeNode(Seen kind) {
   }
   node->Kill(kind == Seen::kHostLost);
   if (world_.Chance(0.7)) world_.After(world_.Magnitude(kMillisecondNs, kSecondNs), [this, node] { StartAgain(node); });
+}
+
+// P3: a peer from which nothing comes any more is found within 2 s.
+void Simulation::ExpectEnd(Connection* connection, End at) {
+  SimNode* node = connection->node(at);
+  if (!connection->open(at) || !connection->up[std::size_t(at)] || connection->slowed) return;
+  world_.After(2 * kSecondNs, [this, connection, at, node, life = node->epoch(), stopped = node->stopped_ns()] {
+    const bool ran = node->running() && node->epoch() == life && node->stopped_ns() == stopped;
+    if (ran && connection->open(at)) world_.Violate("P3", node->name() + " has not found a dead peer within 2 s");
+  });
+}
+
+void Simulation::ExpectEnds(SimNode* node) {
+  for (const auto& connection : connections_) {
+    for (const End end : {kPrefillEnd, kDecodeEnd}) {
+      if (connection->node(end) == node && connection->open(end)) ExpectEnd(connection.get(), OtherEnd(end));
+    }
+  }
 }
 
 void Simulation::StartAgain(SimNode* node) {
@@ -262,6 +292,7 @@ void Simulation::CheckEnd() {
     if (!node.running()) return;
     if (const std::string held = node.Held(); !held.empty()) world_.Violate("P7", node.name() + " still holds " + held);
   };
+  for (const auto& connection : connections_) connection->CheckTransferEnds();
   for (const auto& node : prefills_) check(*node);
   for (const auto& node : decodes_) check(*node);
 }
