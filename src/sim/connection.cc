@@ -24,14 +24,14 @@ void Connection::Write(End from, Bytes frames) {
   const End to = OtherEnd(from);
   Pipe& pipe = pipes_[std::size_t(to)];
   if (pipe.passed.size() < kPassedBytes) pipe.passed.insert(pipe.passed.end(), frames.begin(), frames.end());
-  std::erase_if(pipe.harms, [&](FrameHarm& harm) {
-    const Seen kind = harm.kind;
-    if (!DoHarm(&harm, world_, &frames)) return false;
-    world_->Note(kind);
+  // One at a time: where frames begin is not known behind a damaged header.
+  const auto done = std::ranges::find_if(pipe.harms, [&](FrameHarm& harm) { return DoHarm(&harm, world_, &frames); });
+  if (done != pipe.harms.end()) {
     broken = true;
-    if (world_->logs()) world_->Log(nodes_[std::size_t(to)]->name(), std::string("FAULT ").append(SeenName(kind)));
-    return true;
-  });
+    world_->Note(done->kind);
+    if (world_->logs()) world_->Log(node(to)->name(), std::string("FAULT ").append(SeenName(done->kind)));
+    pipe.harms.erase(done);
+  }
   if (frames.empty()) return;
   pipe.unsent += frames.size();
   pipe.socket.push_back(std::move(frames));

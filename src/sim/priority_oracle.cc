@@ -31,7 +31,7 @@ void PriorityOracle::OnWritable(PeerId peer, bool writable, TimeNs now) {
   }
 }
 
-void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes) {
+void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs now) {
   Connection& connection = peers_.at(peer);
   while (!connection.unreadable) {
     const auto frame = connection.reader.Next(&bytes);
@@ -43,8 +43,9 @@ void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes) {
     const auto count = stream_counts_.find(request);
     if (header.type != FrameType::kGrant || !(*frame)->payload_ok || count == stream_counts_.end()) continue;
     const int stream_class = count->second == 1 ? 1 : int(header.stream);
-    streams_[{stream_class, request, header.part, header.stream}].granted =
-        LoadLittle<std::uint64_t>((*frame)->payload.data());
+    Stream& stream = streams_[{stream_class, request, header.part, header.stream}];
+    stream.granted = LoadLittle<std::uint64_t>((*frame)->payload.data());
+    stream.moved = now;
   }
 }
 
@@ -52,7 +53,8 @@ bool PriorityOracle::LowerWaits(int stream_class, TimeNs now) const {
   for (const auto& [key, stream] : streams_) {
     if (std::get<0>(key) >= stream_class) break;
     const Connection& connection = peers_.at(std::get<RequestId>(key).peer);
-    const bool takes = !connection.unwritable_since || now - *connection.unwritable_since < kHold;
+    const auto& since = connection.unwritable_since;
+    const bool takes = !since || (now - *since < kHold && now - stream.moved < kHold);
     if (stream.granted > stream.sent && takes) return true;
   }
   return false;
@@ -66,7 +68,9 @@ bool PriorityOracle::OnSent(PeerId peer, std::span<const std::byte> frames, Time
     if (frame.type != FrameType::kPage || count == stream_counts_.end()) return;
     const int stream_class = count->second == 1 ? 1 : frame.stream;
     kept = kept && !LowerWaits(stream_class, now);
-    streams_[{stream_class, request, frame.part, frame.stream}].sent += frame.payload.size() - kPageHeaderBytes;
+    Stream& stream = streams_[{stream_class, request, frame.part, frame.stream}];
+    stream.sent += frame.payload.size() - kPageHeaderBytes;
+    stream.moved = now;
   });
   return kept;
 }

@@ -21,7 +21,7 @@ class PriorityOracle {
   void OnRequestGone(RequestId request);
   void OnWritable(PeerId peer, bool writable, TimeNs now);
 
-  void OnReceived(PeerId peer, std::span<const std::byte> bytes);
+  void OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs now);
   // False: a PAGE frame among these overtook a lower stream.
   bool OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now);
 
@@ -34,6 +34,7 @@ class PriorityOracle {
   struct Stream {
     std::uint64_t granted = 0;
     std::uint64_t sent = 0;
+    TimeNs moved = 0;  // granted or sent
   };
   // A lower class that waits somewhere, of those of peers that take data.
   bool LowerWaits(int stream_class, TimeNs now) const;

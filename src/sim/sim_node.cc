@@ -92,7 +92,7 @@ void SimNode::Attach(Connection* connection) {
 void SimNode::OnBytes(Connection* connection, std::span<const std::byte> bytes) {
   const PeerId peer = FindPeer(connection);
   if (peer == 0) return;
-  if (role_ == NodeRole::kPrefill) priorities_.OnReceived(peer, bytes);
+  if (role_ == NodeRole::kPrefill) priorities_.OnReceived(peer, bytes, Now());
   transfer_->Feed(peer, bytes, Now());
   Settle();
 }

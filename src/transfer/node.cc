@@ -84,7 +84,8 @@ bool TransferNode::Impl::HeldBack(const Peer& peer, TimeNs now) const {
     if (!other->TakesData(now)) continue;
     for (const auto& [priority, stream] : other->waiting) {
       if (priority.stream_class >= own) break;
-      if (now - stream->moved_ns < kHoldNs) return true;
+      // One that could be sent at once has not stopped: it was held back itself.
+      if ((stream->CanSend() && other->writable()) || now - stream->moved_ns < kHoldNs) return true;
     }
   }
   return false;

@@ -90,6 +90,7 @@ class Peer {
   bool TakesData(TimeNs now) const { return state == PeerState::kUp && now < ReleaseNs(); }
   TimeNs ReleaseNs() const { return writable_ ? kNoDeadline : unwritable_ns_ + kHoldNs; }
   void SetWritable(bool writable, TimeNs now);
+  bool writable() const { return writable_; }
 
   PeerState state = PeerState::kHandshake;
   FrameReader reader;
