@@ -154,18 +154,20 @@ void Connection::Read(End at) {
   if (pipe.end_arrived && pipe.arrived.empty()) node->OnEnd(this);
 }
 
-void Connection::NoteTransferEnd(End end, std::uint64_t request, bool ok) {
-  std::optional<bool>& known = transfer_ends_[request][std::size_t(end)];
+void Connection::NoteTransferEnd(End end, std::uint64_t request, ErrorCode code) {
+  std::optional<ErrorCode>& known = transfer_ends_[request][std::size_t(end)];
   if (known) world_->Violate("P3", node(end)->name() + ": a transfer ends twice");
-  known = ok;
+  known = code;
 }
 
+// DONE may be lost with its connection or come after the deadline.
 void Connection::CheckTransferEnds() const {
   for (const auto& [id, ends] : transfer_ends_) {
     const auto& [prefill, decode] = ends;
-    const bool doubted =
-        prefill.value_or(false) && !decode.value_or(false) && node(kDecodeEnd)->epoch() == decode_epoch_;
-    const bool unheard = decode.value_or(false) && !prefill.value_or(false) && !broken;
+    const bool same_life = node(kDecodeEnd)->epoch() == decode_epoch_;
+    const bool doubted = prefill == ErrorCode::kOk && decode != ErrorCode::kOk && same_life;
+    const bool unheard =
+        decode == ErrorCode::kOk && prefill != ErrorCode::kOk && prefill != ErrorCode::kLimit && !broken;
     if (doubted || unheard) world_->Violate("P3", "the two ends of transfer " + std::to_string(id) + " differ");
   }
 }

@@ -59,7 +59,7 @@ class Connection {
   const std::vector<std::byte>& passed(End to) const { return pipes_[std::size_t(to)].passed; }
 
   // A transfer has ended here. P3: once; and nobody believes in a transfer that the other knows to have failed.
-  void NoteTransferEnd(End end, std::uint64_t request, bool ok);
+  void NoteTransferEnd(End end, std::uint64_t request, ErrorCode code);
   void CheckTransferEnds() const;
 
   std::array<bool, 2> up = {};              // the handshake is complete, as this end sees it
@@ -100,7 +100,7 @@ class Connection {
 
   World* const world_;
   const LinkPlan plan_;
-  std::map<std::uint64_t, std::array<std::optional<bool>, 2>> transfer_ends_;  // by request id
+  std::map<std::uint64_t, std::array<std::optional<ErrorCode>, 2>> transfer_ends_;  // by request id
   const std::uint64_t decode_epoch_;
   std::array<SimNode*, 2> nodes_;
   std::array<bool, 2> open_ = {true, true};

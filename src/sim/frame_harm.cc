@@ -26,6 +26,21 @@ void FlipBit(std::size_t begin, std::size_t end, World* world, std::vector<std::
   (*bytes)[begin + world->random().Below(end - begin)] ^= std::byte(1 << world->random().Below(8));
 }
 
+// An old frame that could stand for this one comes ahead of it. False: there is none.
+bool Replay(const FrameInPlace& frame, std::span<const std::byte> old, std::size_t at, std::vector<std::byte>* bytes) {
+  while (!old.empty()) {
+    const FrameInPlace candidate = FrameAt(old);
+    const bool fits = candidate.type == frame.type && candidate.request == frame.request &&
+                      candidate.stream == frame.stream && candidate.part == frame.part;
+    if (fits && frame.type != FrameType::kHello) {
+      bytes->insert(bytes->begin() + std::ptrdiff_t(at), old.begin(), old.begin() + std::ptrdiff_t(candidate.bytes));
+      return true;
+    }
+    old = old.subspan(candidate.bytes);
+  }
+  return false;
+}
+
 bool HarmFrame(const FrameHarm& harm, std::size_t begin, std::size_t end, World* world, std::vector<std::byte>* bytes) {
   const auto first = bytes->begin() + std::ptrdiff_t(begin), last = bytes->begin() + std::ptrdiff_t(end);
   switch (harm.kind) {
@@ -47,8 +62,7 @@ bool HarmFrame(const FrameHarm& harm, std::size_t begin, std::size_t end, World*
       return true;
     }
     default:
-      bytes->insert(last, harm.replay.begin(), harm.replay.end());
-      return true;
+      return Replay(FrameAt({first, last}), harm.replay, begin, bytes);
   }
 }
 

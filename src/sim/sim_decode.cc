@@ -149,6 +149,9 @@ Status SimDecode::Take(Try* now, TransferEvent& event) {
   if (const auto* done = std::get_if<PrefillDoneArrived>(&event)) {
     const Token token0 = done->done.token0;
     if (token0 < 0 || token0 >= kSimVocab) return Corrupt("token 0 is not in the vocabulary");
+    if (token0 != SimToken0(now->connection->source, PromptHash(now->request->prompt))) {
+      world().Violate("P1", name() + " takes a token 0 that nobody has chosen for " + now->request->Name());
+    }
     const Token shown = now->token0.value_or(token0);
     return now->session.OnPrefillDone(shown, EndsText(shown));
   }

@@ -135,7 +135,7 @@ bool SimNode::TakeEvents() {
     if (finished) {
       Connection* connection = FindConnection(finished->request.peer);
       if (connection == nullptr) connection = closing_;
-      connection->NoteTransferEnd(Side(), finished->request.id, finished->status.ok());
+      connection->NoteTransferEnd(Side(), finished->request.id, finished->status.code());
     }
     const RequestId id = finished ? finished->request : RequestId{};
     OnEvent(std::move(*event));

@@ -120,8 +120,8 @@ Connection* Simulation::Dial(SimDecode* from, int prefill) {
   Connection* connection = connections_.back().get();
   connection->source = to->epoch();
   connection->broken = !to->running();
-  if (auto old = remembered_.extract(to); !old.empty() && world_.Chance(0.5)) {
-    FrameHarm harm{Seen::kFrameReplayed, int(world_.Below(30)), false, std::move(old.mapped())};
+  if (auto old = remembered_.extract(to); !old.empty() && world_.Chance(0.9)) {
+    FrameHarm harm{Seen::kFrameReplayed, int(world_.Below(10)), world_.Chance(0.7), std::move(old.mapped())};
     connection->Harm(kDecodeEnd, std::move(harm));
   }
   from->Attach(connection);
