@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <mutex>
@@ -104,12 +105,13 @@ int main(int argc, char** argv) {
   CLI::App app{lynx::kHelp};
   app.footer(lynx::kFooter);
   std::uint64_t seed = 0, first = 1, seeds = 0;
-  bool verbose = false;
+  bool verbose = false, fresh = false;
   int jobs = 1;
   CLI::Option* one = app.add_option("--seed", seed, "run this seed");
   app.add_flag("--verbose", verbose, "tell every event, with its virtual time")->needs(one);
   CLI::Option* many = app.add_option("--seeds", seeds, "run so many seeds")->excludes(one)->check(CLI::PositiveNumber);
   app.add_option("--first", first, "the first of them")->needs(many)->capture_default_str();
+  app.add_flag("--fresh", fresh, "begin with a seed from the clock")->needs(many);
   app.add_option("--jobs", jobs, "threads")->needs(many)->check(CLI::Range(1, 64))->capture_default_str();
   try {
     app.parse(argc, argv);
@@ -117,5 +119,6 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (fresh) first = std::uint64_t(std::chrono::system_clock::now().time_since_epoch().count());
   return one->count() > 0 ? lynx::RunOne(seed, verbose) : lynx::RunMany(first, seeds, jobs);
 }

@@ -138,6 +138,7 @@ void SimDecode::CheckFinished(RequestId id, const Status& status) {
   if (found == tries_.end()) return;
   Try& now = *found->second;
   if (status.ok()) now.request->transferred = true;
+  if (status.ok() && transfer().Stats(id.peer).naks > 0) world().Note(Seen::kPageResent);
   if (Now() > now.due + kDetection + stopped_ns()) {
     world().Violate("P3", name() + ": a transfer ends " + std::to_string((Now() - now.due) / kMillisecondNs) +
                               " ms after its deadline");

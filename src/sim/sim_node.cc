@@ -25,7 +25,7 @@ void SimNode::Kill(bool silent) {
   Log(silent ? "FAULT host lost" : "FAULT killed");
   for (const auto& [peer, connection] : connections_) {
     connection->broken = true;
-    priorities_.OnPeerGone(peer);
+    tap_.OnPeerGone(peer);
     if (silent) {
       connection->Vanish(Side());
     } else {
@@ -85,14 +85,14 @@ PeerId SimNode::FindPeer(const Connection* connection) const {
 void SimNode::Attach(Connection* connection) {
   const PeerId peer = transfer_->AddPeer(Now());
   connections_[peer] = connection;
-  priorities_.OnPeer(peer);
+  tap_.OnPeer(peer);
   Do([] {});
 }
 
 void SimNode::OnBytes(Connection* connection, std::span<const std::byte> bytes) {
   const PeerId peer = FindPeer(connection);
   if (peer == 0) return;
-  if (role_ == NodeRole::kPrefill) priorities_.OnReceived(peer, bytes, Now());
+  if (role_ == NodeRole::kPrefill) tap_.OnReceived(peer, bytes, Now());
   transfer_->Feed(peer, bytes, Now());
   Settle();
 }
@@ -115,7 +115,7 @@ void SimNode::CloseOne(PeerId peer, const Status& why, bool tell) {
   if (tell) connection->Close(Side());
   transfer_->RemovePeer(peer, why, Now());
   TakeEvents();
-  priorities_.OnPeerGone(peer);
+  tap_.OnPeerGone(peer);
   OnPeerGone(connection);
 }
 
@@ -139,7 +139,7 @@ bool SimNode::TakeEvents() {
     }
     const RequestId id = finished ? finished->request : RequestId{};
     OnEvent(std::move(*event));
-    if (finished) priorities_.OnRequestGone(id);
+    if (finished) tap_.OnRequestGone(id);
   }
   return any;
 }
@@ -177,17 +177,17 @@ bool SimNode::DrainOne(PeerId peer, Connection* connection) {
   const std::size_t room = connection->Room(Side());
   if (room == 0) return false;
   transfer_->SetWritable(peer, true, Now());
-  priorities_.OnWritable(peer, true, Now());
+  tap_.OnWritable(peer, true, Now());
   std::vector<std::byte> frames;
   transfer_->Output(peer, room, Now(), &frames);
   if (frames.empty()) return false;
-  if (role_ == NodeRole::kPrefill && !priorities_.OnSent(peer, frames, Now())) {
+  if (role_ == NodeRole::kPrefill && !tap_.OnSent(peer, frames, Now())) {
     world_->Violate("P5", name_ + " sends a higher stream while a lower one is granted and unsent");
   }
   connection->Write(Side(), std::move(frames));
   const bool writable = connection->Room(Side()) > 0;
   transfer_->SetWritable(peer, writable, Now());
-  priorities_.OnWritable(peer, writable, Now());
+  tap_.OnWritable(peer, writable, Now());
   return true;
 }
 

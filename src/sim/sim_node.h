@@ -11,7 +11,7 @@
 
 #include "lynx/transfer.h"
 #include "sim/connection.h"
-#include "sim/priority_oracle.h"
+#include "sim/socket_tap.h"
 #include "sim/world.h"
 
 namespace lynx {
@@ -65,7 +65,7 @@ class SimNode {
   Connection* FindConnection(PeerId peer) const;
   PeerId FindPeer(const Connection* connection) const;  // 0: gone
   const std::map<PeerId, Connection*>& connections() const { return connections_; }
-  PriorityOracle& priorities() { return priorities_; }
+  SocketTap& tap() { return tap_; }
   void Log(std::string_view what) const { world_->Log(name_, what); }
 
  private:
@@ -91,7 +91,7 @@ class SimNode {
   Connection* closing_ = nullptr;  // the newest that left connections_
   TimeNs timer_ = 0;               // when the next tick is due, if timer_set_
   bool timer_set_ = false;
-  PriorityOracle priorities_;
+  SocketTap tap_;
 };
 
 std::string Describe(const TransferEvent& event);

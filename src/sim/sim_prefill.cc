@@ -90,7 +90,7 @@ void SimPrefill::Begin(const SharedJob& job) {
     harms_.pop_front();
   }
   if (const Status status = transfer().Offer(job->id, offer, Now()); !status.ok()) return Fail(job, status);
-  priorities().OnOffer(job->id, job->streams);
+  tap().OnOffer(job->id, job->streams);
 
   busy_ = true;
   const TimeNs token_cost = w.Magnitude(1'000, 2 * kMillisecondNs);
@@ -135,6 +135,9 @@ void SimPrefill::PushPage(const SharedJob& job, const PageAddress& address) {
       continue;
     }
     SharedBytes bytes = Counted(SimPageStream(epoch(), job->prompt, address, stream), live_bytes_);
+    job->pushed += bytes->size();
+    std::uint64_t& largest = job->largest[{PartOf(*job, address), stream}];
+    largest = std::max(largest, bytes->size());
     const Status status = transfer().PushPage(job->id, PartOf(*job, address), stream, address, std::move(bytes), Now());
     if (!status.ok()) return Fail(job, status);
   }
@@ -147,13 +150,20 @@ void SimPrefill::PushPage(const SharedJob& job, const PageAddress& address) {
   }
 }
 
-// Page streams are held for open requests only, and no more than were offered.
+// P4. Page streams are held for open requests only, and those not that have arrived: of each part of a stream all but
+// what is acknowledged, rounded up to a whole page.
 void SimPrefill::CheckMemory() {
   std::uint64_t bound = 0;
-  for (const auto& [id, job] : jobs_) bound += job->offered;
+  for (const auto& [id, job] : jobs_) {
+    const auto acknowledged = tap().Acknowledged(id);
+    bound += job->pushed;
+    if (!acknowledged) continue;
+    for (const auto& [where, bytes] : job->largest) bound += bytes;
+    bound -= *acknowledged;
+  }
   if (*live_bytes_ > bound) {
     world().Violate("P4", name() + " holds " + std::to_string(*live_bytes_) +
-                              " bytes of page streams, its open requests " + "have offered " + std::to_string(bound));
+                              " bytes of page streams, its open requests " + "allow " + std::to_string(bound));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/sim_model.h"
@@ -14,17 +15,12 @@
 
 namespace lynx {
 
-// What goes wrong with a request on its prefill node.
-struct PrefillHarm {
-  Seen kind = Seen::kResidualHeldBack;  // kResidualHeldBack, kPageMissing, kPrefillFailed
-};
-
 class SimPrefill final : public SimNode {
  public:
   SimPrefill(World* world, std::string name, TimeNs clock, std::uint32_t max_requests)
       : SimNode(world, std::move(name), NodeRole::kPrefill, clock), max_requests_(max_requests) {}
 
-  // The next request that it begins to read is harmed.
+  // The next request that it begins to read is harmed: kResidualHeldBack, kPageMissing or kPrefillFailed.
   void HarmNext(Seen kind) { harms_.push_back(kind); }
   std::string Held() const override;
 
@@ -39,6 +35,8 @@ class SimPrefill final : public SimNode {
     int pages_left = 0;
     bool ended = false;
     std::uint64_t offered = 0;
+    std::uint64_t pushed = 0;                              // bytes
+    std::map<std::pair<int, int>, std::uint64_t> largest;  // page, by part and stream
     TimeNs due = 0;
   };
   using SharedJob = std::shared_ptr<Job>;

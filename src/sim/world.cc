@@ -53,6 +53,7 @@ constexpr std::array<std::string_view, kSeenCount> kNames = {
     "stream complete after the last draft",
     "middle stream skipped",
     "engine step shared",
+    "damaged page sent again, request completed",
     "run without a fault",
 };
 

@@ -62,6 +62,7 @@ enum class Seen : std::uint8_t {
   kStreamAfterDrafts,
   kStreamSkipped,
   kStepShared,
+  kPageResent,
   kNothingWrong,
   kCount,
 };

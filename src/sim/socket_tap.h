@@ -1,10 +1,12 @@
-// P5: no byte of a higher stream is handed to a socket while a lower one is granted and unsent on any connection of the
-// node (B16). Knows only what crosses the node's sockets.
+// What crosses the sockets of a prefill node, for two promises. P5: no byte of a higher stream is handed to a socket
+// while a lower one is granted and unsent on any connection of the node (B16). P4: what is acknowledged need not be
+// held.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -12,7 +14,7 @@
 
 namespace lynx {
 
-class PriorityOracle {
+class SocketTap {
  public:
   void OnPeer(PeerId peer) { peers_.emplace(peer, Connection{FrameReader(FrameLimits{}), {}}); }
   void OnPeerGone(PeerId peer);
@@ -22,6 +24,8 @@ class PriorityOracle {
   void OnWritable(PeerId peer, bool writable, TimeNs now);
 
   void OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs now);
+  // Page-stream bytes of a request that the receiver has acknowledged; nothing once pages had to be sent again.
+  std::optional<std::uint64_t> Acknowledged(RequestId request) const;
   // False: a PAGE frame among these overtook a lower stream.
   bool OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now);
 
@@ -33,6 +37,7 @@ class PriorityOracle {
   };
   struct Stream {
     std::uint64_t granted = 0;
+    std::uint64_t acknowledged = 0;
     std::uint64_t sent = 0;
     TimeNs moved = 0;  // granted or sent
   };
@@ -41,6 +46,7 @@ class PriorityOracle {
 
   std::map<PeerId, Connection> peers_;
   std::map<RequestId, int> stream_counts_;
+  std::set<RequestId> resent_;
   // By class, request, part and stream; those only that are granted or sent.
   std::map<std::tuple<int, RequestId, int, int>, Stream> streams_;
 };

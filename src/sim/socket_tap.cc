@@ -1,6 +1,5 @@
-#include "sim/priority_oracle.h"
+#include "sim/socket_tap.h"
 
-#include "base/bytes.h"
 #include "sim/frame_harm.h"
 
 namespace lynx {
@@ -11,18 +10,19 @@ constexpr TimeNs kHold = 200 * kMillisecondNs;
 
 }  // namespace
 
-void PriorityOracle::OnPeerGone(PeerId peer) {
+void SocketTap::OnPeerGone(PeerId peer) {
   peers_.erase(peer);
   std::erase_if(streams_, [peer](const auto& entry) { return std::get<RequestId>(entry.first).peer == peer; });
   std::erase_if(stream_counts_, [peer](const auto& entry) { return entry.first.peer == peer; });
 }
 
-void PriorityOracle::OnRequestGone(RequestId request) {
+void SocketTap::OnRequestGone(RequestId request) {
   std::erase_if(streams_, [request](const auto& entry) { return std::get<RequestId>(entry.first) == request; });
   stream_counts_.erase(request);
+  resent_.erase(request);
 }
 
-void PriorityOracle::OnWritable(PeerId peer, bool writable, TimeNs now) {
+void SocketTap::OnWritable(PeerId peer, bool writable, TimeNs now) {
   auto& since = peers_.at(peer).unwritable_since;
   if (writable) {
     since.reset();
@@ -31,7 +31,7 @@ void PriorityOracle::OnWritable(PeerId peer, bool writable, TimeNs now) {
   }
 }
 
-void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs now) {
+void SocketTap::OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs now) {
   Connection& connection = peers_.at(peer);
   while (!connection.unreadable) {
     const auto frame = connection.reader.Next(&bytes);
@@ -41,15 +41,26 @@ void PriorityOracle::OnReceived(PeerId peer, std::span<const std::byte> bytes, T
     if (header.type == FrameType::kHello) connection.reader.set_limits({1 << 20, 1 << 20});
     const RequestId request{peer, header.request};
     const auto count = stream_counts_.find(request);
+    if (header.type == FrameType::kNak) resent_.insert(request);
     if (header.type != FrameType::kGrant || !(*frame)->payload_ok || count == stream_counts_.end()) continue;
     const int stream_class = count->second == 1 ? 1 : int(header.stream);
     Stream& stream = streams_[{stream_class, request, header.part, header.stream}];
-    stream.granted = LoadLittle<std::uint64_t>((*frame)->payload.data());
+    const auto grant = ParseStreamGrant((*frame)->payload);
+    if (!grant.ok()) continue;
+    stream.granted = grant->bytes;
+    stream.acknowledged = grant->acknowledged;
     stream.moved = now;
   }
 }
 
-bool PriorityOracle::LowerWaits(int stream_class, TimeNs now) const {
+std::optional<std::uint64_t> SocketTap::Acknowledged(RequestId request) const {
+  if (resent_.contains(request)) return std::nullopt;
+  std::uint64_t sum = 0;
+  for (const auto& [key, stream] : streams_) sum += std::get<RequestId>(key) == request ? stream.acknowledged : 0;
+  return sum;
+}
+
+bool SocketTap::LowerWaits(int stream_class, TimeNs now) const {
   for (const auto& [key, stream] : streams_) {
     if (std::get<0>(key) >= stream_class) break;
     const Connection& connection = peers_.at(std::get<RequestId>(key).peer);
@@ -60,7 +71,7 @@ bool PriorityOracle::LowerWaits(int stream_class, TimeNs now) const {
   return false;
 }
 
-bool PriorityOracle::OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now) {
+bool SocketTap::OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs now) {
   bool kept = true;
   ForEachFrame(frames, [&](const FrameInPlace& frame, std::span<const std::byte>) {
     const RequestId request{peer, frame.request};
