@@ -67,13 +67,13 @@ class SimDecode final : public SimNode {
   struct Lane {
     SimRequest* request = nullptr;
     Retry retry;
-    SharedTry now;
+    SharedTry now = {};
     PeerId last_peer = 0;
     SpeculatorAction action = Wait{};
     bool stop_sent = false;
-    std::vector<CellState> cells;  // of the prompt, then of every token that was fed
+    std::vector<CellState> cells = {};  // of the prompt, then of every token that was fed
     int refined = -1;
-    StagedPages importing;
+    StagedPages importing = {};
   };
 
   struct Link {

@@ -57,6 +57,7 @@ class Simulation {
   void HarmSomeConnection(Seen kind);
   void HarmConnection(Seen kind, Connection* connection);
   void HarmSomeNode(Seen kind);
+  void Kill(SimNode* node, bool silent);
   void StartAgain(SimNode* node);
   void ExpectEnd(Connection* connection, End at);
   void ExpectEnds(SimNode* node);
@@ -120,9 +121,10 @@ Connection* Simulation::Dial(SimDecode* from, int prefill) {
   Connection* connection = connections_.back().get();
   connection->source = to->epoch();
   connection->broken = !to->running();
-  if (auto old = remembered_.extract(to); !old.empty() && world_.Chance(0.9)) {
-    FrameHarm harm{Seen::kFrameReplayed, int(world_.Below(10)), world_.Chance(0.7), std::move(old.mapped())};
-    connection->Harm(kDecodeEnd, std::move(harm));
+  if (const auto old = remembered_.find(to); old != remembered_.end() && world_.Chance(0.9)) {
+    for (int i = 0; i < 3; ++i) {
+      connection->Harm(kDecodeEnd, {Seen::kFrameReplayed, int(world_.Below(10)), world_.Chance(0.7), old->second});
+    }
   }
   from->Attach(connection);
   to->Attach(connection);
@@ -246,13 +248,22 @@ void Simulation::HarmSomeNode(Seen kind) {
     default:
       break;
   }
+  Kill(node, kind == Seen::kHostLost);
+  // Sometimes a power cut: request ids begin anew, too.
+  if (SimDecode& other = Any(decodes_); world_.Chance(0.4) && other.running()) Kill(&other, kind == Seen::kHostLost);
+}
+
+void Simulation::Kill(SimNode* node, bool silent) {
   // What it said in this life may come back in the next (B7).
+  std::vector<std::byte> said;
   for (const auto& connection : connections_) {
     if (connection->node(kPrefillEnd) != node || connection->source != node->epoch()) continue;
-    remembered_[node] = connection->passed(kDecodeEnd);
+    said.insert(said.end(), connection->passed(kDecodeEnd).begin(), connection->passed(kDecodeEnd).end());
   }
-  node->Kill(kind == Seen::kHostLost);
-  if (world_.Chance(0.7)) world_.After(world_.Magnitude(kMillisecondNs, kSecondNs), [this, node] { StartAgain(node); });
+  if (!said.empty()) remembered_[node] = std::move(said);
+  node->Kill(silent);
+  if (world_.Chance(0.7))
+    world_.After(world_.Magnitude(kMillisecondNs, 500 * kMillisecondNs), [this, node] { StartAgain(node); });
 }
 
 // P3: a peer from which nothing comes any more is found within 2 s.
