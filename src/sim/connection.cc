@@ -175,13 +175,24 @@ void Connection::CheckTransferEnds() const {
 void Connection::Stall(End to, TimeNs duration) {
   Pipe& pipe = pipes_[std::size_t(to)];
   pipe.free_at = std::max(pipe.free_at, world_->now()) + duration;
-  slowed = true;
+  Slow();
 }
 
 void Connection::SlowReader(End at, double bytes_per_ns, TimeNs duration) {
   Pipe& pipe = pipes_[std::size_t(at)];
   pipe.slow_until = world_->now() + duration;
   pipe.read_bytes_per_ns = bytes_per_ns;
+  Slow();
+}
+
+void Connection::Trickle(End to, int segments) {
+  pipes_[std::size_t(to)].one_byte_segments = segments;
+  Slow();
+}
+
+// One such fault is survived; several together may last for three heartbeats.
+void Connection::Slow() {
+  broken = broken || slowed;
   slowed = true;
 }
 

@@ -53,7 +53,7 @@ class Connection {
   void Blackhole(End to) { pipes_[std::size_t(to)].blackhole = true; }
   void Stall(End to, TimeNs duration);
   void SlowReader(End at, double bytes_per_ns, TimeNs duration);
-  void Trickle(End to, int segments) { pipes_[std::size_t(to)].one_byte_segments = segments; }
+  void Trickle(End to, int segments);
   void Harm(End to, FrameHarm harm) { pipes_[std::size_t(to)].harms.push_back(std::move(harm)); }
   // Frames that have passed, the newest few; for replays.
   const std::vector<std::byte>& passed(End to) const { return pipes_[std::size_t(to)].passed; }
@@ -97,6 +97,7 @@ class Connection {
   void Arrive(End to, const Bytes& segment);
   void EndArrives(End to);
   void Cut(End to);
+  void Slow();
 
   World* const world_;
   const LinkPlan plan_;

@@ -224,7 +224,6 @@ void Simulation::HarmConnection(Seen kind, Connection* connection) {
       return happens();
     case Seen::kTrickle:
       connection->Trickle(to, int(world_.Magnitude(10, 1000)));
-      connection->slowed = true;
       return happens();
     default:
       return connection->Harm(to, {kind, int(world_.Below(20)), world_.Chance(0.6) && to == kDecodeEnd, {}});
