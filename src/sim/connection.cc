@@ -194,6 +194,7 @@ void Connection::Trickle(End to, int segments) {
 void Connection::Slow() {
   broken = broken || slowed;
   slowed = true;
+  world_->NoteSlowness();
 }
 
 }  // namespace lynx

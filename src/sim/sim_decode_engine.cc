@@ -20,10 +20,7 @@ int FedBy(const SpeculatorAction& action) {
 // --- requests ---
 
 void SimDecode::Submit(SimRequest* request) {
-  // All bytes of a run in a second, over the longest round trip.
-  constexpr std::uint64_t kFastWindow = 32 << 10;
   request->submitted = world().now();
-  request->slow = plan_.window_bytes != 0 && plan_.window_bytes < kFastWindow;
   if (!running()) {
     request->node_gone = true;
     return End(request, IoError("decode node is gone"));

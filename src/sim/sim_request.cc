@@ -77,8 +77,7 @@ void CheckBlame(const SimRequest& request, World* world) {
   if (broken || request.all_broken) return;
   if (request.status.code() == ErrorCode::kLimit) {
     if (request.status.message().find("deadline") == std::string::npos) return;  // too many requests
-    const bool slowed = std::ranges::any_of(request.tried, [](const auto& tried) { return tried.connection->slowed; });
-    if (slowed || request.slow || !request.began || request.ended_at - *request.began < kEnoughTime) return;
+    if (world->slow() || !request.began || request.ended_at - *request.began < kEnoughTime) return;
   }
   world->Violate("P6", request.Name() + " had no fault of its own and ended with " + request.status.ToString());
 }

@@ -22,7 +22,6 @@ struct SimRequest {
   SpeculatorConfig speculation;  // stream_count aside
 
   TimeNs submission = 0;  // planned
-  bool slow = false;      // its node grants so little at a time that any deadline may pass
   bool left = false;      // the client
   TimeNs submitted = 0;
   std::optional<TimeNs> began;  // first sent to a prefill node

@@ -92,6 +92,8 @@ void Simulation::MakeNodes() {
   for (int i = 0; i < decodes; ++i) {
     SimDecodePlan plan;
     plan.window_bytes = world_.Chance(0.3) ? 0 : std::uint64_t(world_.Magnitude(100, 64 << 10));
+    constexpr std::uint64_t kFastWindow = 32 << 10;  // all bytes of a run in a second, over the longest round trip
+    if (plan.window_bytes != 0 && plan.window_bytes < kFastWindow) world_.NoteSlowness();
     plan.max_running = int(world_.Between(1, 6));
     plan.max_waiting = int(world_.Between(1, 4));
     plan.retries = int(world_.Between(0, 3));

@@ -89,6 +89,11 @@ class World {
   // Evenly by magnitude.
   std::int64_t Magnitude(std::int64_t first, std::int64_t last);
 
+  // Some receiver takes little at a time. Its anchors may hold others' residuals back for as long as they want: strict
+  // priority knows no promotion by waiting time (docs/protocol.md). So any deadline may pass.
+  void NoteSlowness() { slow_ = true; }
+  bool slow() const { return slow_; }
+
   bool logs() const { return bool(log_); }
   void Log(std::string_view who, std::string_view what) const;
   // A promise (P1…P7) was broken.
@@ -113,6 +118,7 @@ class World {
   std::function<void(std::string_view line)> log_;
   TimeNs now_ = 0;
   std::uint64_t next_ = 0;
+  bool slow_ = false;
   std::vector<Event> agenda_;
   std::vector<std::string> violations_;
   SeenCounts counts_{};
