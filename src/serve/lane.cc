@@ -152,7 +152,8 @@ void Lane::Show() {
   }
   int committed = 0;
   const std::vector<Token> tokens = generation_->Tokens(&committed);
-  if (tokens.size() == shown_tokens_ && committed == shown_committed_) return;
+  // Without token 0 there is nothing to show; an earlier try may have shown it, and it stays.
+  if (committed == 0 || (tokens.size() == shown_tokens_ && committed == shown_committed_)) return;
   shown_tokens_ = tokens.size();
   shown_committed_ = committed;
   if (observer_ != nullptr) observer_->OnTokens(tokens, committed);

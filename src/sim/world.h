@@ -84,7 +84,7 @@ class World {
   std::uint64_t Below(std::uint64_t bound) { return random_.Below(bound); }
   bool Chance(double probability) { return random_.Unit() < probability; }
   std::int64_t Between(std::int64_t first, std::int64_t last) {
-    return first + std::int64_t(random_.Below(std::uint64_t(last - first + 1)));
+    return std::int64_t(std::uint64_t(first) + random_.Below(std::uint64_t(last) - std::uint64_t(first) + 1));
   }
   // Evenly by magnitude.
   std::int64_t Magnitude(std::int64_t first, std::int64_t last);
