@@ -43,7 +43,7 @@ void AddDecodeCommand(CLI::App* app, int* exit_code) {
   flags->front.AddTo(command);
   command->footer(
       "A prefill node with the same model must run, here or on another machine; it may start later:\n"
-      "  lynx prefill --model M.gguf --listen 0.0.0.0:7000\n" +
+      "  lynx prefill --model M.gguf --listen 127.0.0.1:7000        (other machines: see `lynx certs --help`)\n" +
       std::string(kFrontHelp));
   command->callback([flags, exit_code] { *exit_code = RunDecode(*flags); });
 }

@@ -44,12 +44,13 @@ void FillStandardStreams() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
-// Every option can also stand in a file, in the section of its command, or in the environment.
+// Every option can also stand in a file, in the section of its command; those of nodes in the environment, too.
 void AddConfiguration(CLI::App* app) {
   app->set_config("--config", "", "options in a TOML file, under the command's name: [prefill] and listen = \"…\"")
       ->type_name("FILE");
   app->allow_config_extras(CLI::config_extras_mode::error);
   for (CLI::App* command : app->get_subcommands(nullptr)) {
+    if (command->get_option_no_throw("--check-config") == nullptr) continue;
     for (CLI::Option* option : command->get_options()) {
       if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
       std::string name = "LYNX_" + command->get_name() + "_" + option->get_lnames().front();
