@@ -123,9 +123,15 @@ class DecodeNode::Impl {
         return std::unique_ptr<Lane>();
       }
       peer_ = *peer;
+      const Result<RequestId> id = node_->Send(peer_, Wire(retry_.MillisecondsLeft(now)), generation_);
+      if (!id.ok()) {  // it has just gone, or does not know the codec: others may be there
+        node_->pool_.Give(peer_);
+        LYNX_RETURN_IF_ERROR(retry_.OnNobody(id.status(), now));
+        return std::unique_ptr<Lane>();
+      }
+      id_ = *id;
       retry_.OnBegin();
       if (sent_ == 0) sent_ = now;
-      LYNX_ASSIGN_OR_RETURN(id_, node_->Send(peer_, Wire(retry_.MillisecondsLeft(now)), generation_));
       node_->begun_[*id_] = generation_;
       return std::make_unique<Lane>(node_->engine_, sequence, generation_.get(), request_, sent_, observer_, cancel_);
     }
