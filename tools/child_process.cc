@@ -90,4 +90,25 @@ ChildProcess::~ChildProcess() {
   close(output_);
 }
 
+Result<LinkedPrefill> StartLinkedPrefill(const EngineFlags& engine, int kept_caches, const std::string& profile,
+                                         const std::string& bandwidth, const std::string& delay) {
+  std::vector<std::string> prefill = {"prefill",
+                                      "--model",
+                                      engine.model,
+                                      "--context",
+                                      std::to_string(engine.context),
+                                      "--threads",
+                                      std::to_string(engine.threads),
+                                      "--listen",
+                                      "127.0.0.1:0",
+                                      "--keep",
+                                      std::to_string(kept_caches)};
+  if (!profile.empty()) prefill.insert(prefill.end(), {"--profile", profile});
+  LinkedPrefill nodes;
+  LYNX_ASSIGN_OR_RETURN(nodes.prefill, ChildProcess::Start(prefill));
+  LYNX_ASSIGN_OR_RETURN(nodes.link, ChildProcess::Start({"link", "--to", nodes.prefill->address(), "--bandwidth",
+                                                         bandwidth, "--delay", delay}));
+  return nodes;
+}
+
 }  // namespace lynx

@@ -1,10 +1,11 @@
-// A node of the demo as a process of its own.
+// Nodes as processes of their own.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "command.h"
 #include "lynx/result.h"
 
 namespace lynx {
@@ -30,5 +31,12 @@ class ChildProcess {
   int output_;  // its standard output and error
   std::string address_;
 };
+
+// A prefill node with the engine of these flags, and a link to it, on this machine.
+struct LinkedPrefill {
+  std::unique_ptr<ChildProcess> prefill, link;
+};
+Result<LinkedPrefill> StartLinkedPrefill(const EngineFlags& engine, int kept_caches, const std::string& profile,
+                                         const std::string& bandwidth, const std::string& delay);
 
 }  // namespace lynx

@@ -36,8 +36,7 @@ struct DemoFlags {
 
 // Everything that runs while the demo does.
 struct Stage {
-  std::unique_ptr<ChildProcess> prefill;
-  std::unique_ptr<ChildProcess> link;
+  LinkedPrefill nodes;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<DecodeNode> node;
   RunSettings settings;
@@ -82,32 +81,18 @@ Status Prepare(const DemoFlags& flags, Stage* stage) {
   }
   stage->settings.model = stage->engine->info().model;
   stage->settings.prompt_tokens = int(stage->prompt.size());
-  std::vector<std::string> prefill = {"prefill",
-                                      "--model",
-                                      flags.engine.model,
-                                      "--context",
-                                      std::to_string(flags.engine.context),
-                                      "--threads",
-                                      std::to_string(flags.engine.threads),
-                                      "--listen",
-                                      "127.0.0.1:0",
-                                      "--keep",
-                                      "1"};
-  if (!flags.profile.empty()) prefill.insert(prefill.end(), {"--profile", flags.profile});
-  LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start(prefill));
-  LYNX_ASSIGN_OR_RETURN(stage->link, ChildProcess::Start({"link", "--to", stage->prefill->address(), "--bandwidth",
-                                                          flags.bandwidth, "--delay", flags.delay}));
+  LYNX_ASSIGN_OR_RETURN(stage->nodes, StartLinkedPrefill(flags.engine, 1, flags.profile, flags.bandwidth, flags.delay));
   DecodeOptions options;
-  options.prefill.addresses = {stage->link->address()};
+  options.prefill.addresses = {stage->nodes.link->address()};
   options.adapt_drafts = false;  // what one codec showed must not change how the next one runs
   LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), options));
   LYNX_RETURN_IF_ERROR(stage->node->AwaitPrefill());
   const double cache_mb = double(stage->engine->info().shape.BytesPerToken()) * double(stage->prompt.size()) / 1e6;
   std::printf("   model %s, prompt of %zu tokens, KV cache of %.1f MB in BF16\n", stage->settings.model.c_str(),
               stage->prompt.size(), cache_mb);
-  std::printf("   prefill node: process %d on %s; link: %s, %s one way, on %s\n", stage->prefill->pid(),
-              stage->prefill->address().c_str(), flags.bandwidth.c_str(), flags.delay.c_str(),
-              stage->link->address().c_str());
+  std::printf("   prefill node: process %d on %s; link: %s, %s one way, on %s\n", stage->nodes.prefill->pid(),
+              stage->nodes.prefill->address().c_str(), flags.bandwidth.c_str(), flags.delay.c_str(),
+              stage->nodes.link->address().c_str());
   return Ok();
 }
 

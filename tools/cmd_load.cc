@@ -56,7 +56,7 @@ struct Row {
 };
 
 struct Stage {
-  std::unique_ptr<ChildProcess> prefill, link;
+  LinkedPrefill nodes;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<DecodeNode> node;
   std::vector<std::vector<Token>> prompts;
@@ -104,25 +104,12 @@ Status Prepare(const LoadFlags& flags, Stage* stage) {
   }
   LYNX_ASSIGN_OR_RETURN(stage->engine, OpenEngine(flags.engine, EngineUse::kDecode, flags.running));
   LYNX_RETURN_IF_ERROR(CutPrompts(flags, stage));
-  std::vector<std::string> prefill = {"prefill",
-                                      "--model",
-                                      flags.engine.model,
-                                      "--context",
-                                      std::to_string(flags.engine.context),
-                                      "--threads",
-                                      std::to_string(flags.engine.threads),
-                                      "--listen",
-                                      "127.0.0.1:0",
-                                      "--keep",
-                                      std::to_string(flags.requests)};
-  if (!flags.profile.empty()) prefill.insert(prefill.end(), {"--profile", flags.profile});
-  LYNX_ASSIGN_OR_RETURN(stage->prefill, ChildProcess::Start(prefill));
-  LYNX_ASSIGN_OR_RETURN(stage->link, ChildProcess::Start({"link", "--to", stage->prefill->address(), "--bandwidth",
-                                                          flags.bandwidth, "--delay", flags.delay}));
+  LYNX_ASSIGN_OR_RETURN(stage->nodes,
+                        StartLinkedPrefill(flags.engine, flags.requests, flags.profile, flags.bandwidth, flags.delay));
   DecodeOptions options;
   options.max_running = flags.running;
   options.max_waiting = flags.requests;
-  options.prefill.addresses = {stage->link->address()};
+  options.prefill.addresses = {stage->nodes.link->address()};
   LYNX_ASSIGN_OR_RETURN(stage->node, DecodeNode::Start(stage->engine.get(), options));
   return stage->node->AwaitPrefill();
 }

@@ -104,16 +104,7 @@ int LynxDeltaOf(const LynxProfile& profile, double bits) {
     }
     return sum / count;
   };
-  int low = -(1 << 17), high = 1 << 17;  // the rate falls as delta grows
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (rate(middle) <= bits) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
+  return LynxLeastWithin(rate, bits, -(1 << 17), 1 << 17);  // the rate falls as delta grows
 }
 
 std::vector<std::int16_t> LynxProfileSteps(std::span<const LynxChannelProfile> head, int delta) {

@@ -35,6 +35,20 @@ constexpr float LynxSpreadOf(const float* values, int tokens, std::size_t stride
   return spread / float(tokens);
 }
 
+// The least number from low to high whose rate, which falls, is at most `bits`; high when there is none.
+template <typename Rate>
+constexpr int LynxLeastWithin(const Rate& rate, double bits, int low, int high) {
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (rate(middle) <= bits) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 // The step whose rate is nearest to `bits` per value, by the static tables, for channels whose spreads are 2^(eighths /
 // 8) (reverse water-filling); not below `least`.
 constexpr int LynxStepOf(const LynxTables& tables, const std::int16_t* eighths, int channels, double bits, int least) {
@@ -44,17 +58,9 @@ constexpr int LynxStepOf(const LynxTables& tables, const std::int16_t* eighths, 
     return sum / double(channels);
   };
   // The rate falls as the step grows: the least step that stays within `bits`, or the one before it if that is nearer.
-  int low = least, high = kLynxGreatestStep;
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (rate(middle) <= bits) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const bool finer = low > least && rate(low - 1) - bits < bits - rate(low);
-  return finer ? low - 1 : low;
+  const int step = LynxLeastWithin(rate, bits, least, kLynxGreatestStep);
+  const bool finer = step > least && rate(step - 1) - bits < bits - rate(step);
+  return finer ? step - 1 : step;
 }
 // The least step that an encoder takes for values up to this magnitude: steps below 2^-16 of the greatest magnitude are
 // finer than any element type here, and levels stay small.

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
-#include <random>
 
 #include "base/status_macros.h"
 #include "front/answer_run.h"
@@ -30,11 +29,6 @@ constexpr int kClientLeft = 499;
 
 std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::uint64_t RandomNumber() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
 }
 
 // "localhost:8080" -> "localhost", "[::1]:8080" -> "::1".

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <random>
 
 #include "base/status_macros.h"
 
@@ -101,6 +102,11 @@ TimeNs MonotonicNow() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return TimeNs{now.tv_sec} * kSecondNs + now.tv_nsec;
+}
+
+std::uint64_t RandomNumber() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
 }
 
 Fd::~Fd() {

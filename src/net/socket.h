@@ -14,6 +14,8 @@ namespace lynx {
 
 // CLOCK_MONOTONIC.
 TimeNs MonotonicNow();
+// From the system's source: nobody can guess it.
+std::uint64_t RandomNumber();
 
 // Owns a file descriptor.
 class Fd {

@@ -4,7 +4,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <random>
 
 #include "base/status_macros.h"
 #include "lynx/codec.h"
@@ -43,8 +42,7 @@ class DecodeNode::Impl {
     net.log = options_.prefill.log;
     net.node.name = options_.name;
     net.node.role = NodeRole::kDecode;
-    std::random_device device;
-    net.node.epoch = (std::uint64_t{device()} << 32) | device();
+    net.node.epoch = RandomNumber();
     net.node.layout = LayoutOf(engine_->info());
     net.node.codecs = CodecNames();
     LYNX_ASSIGN_OR_RETURN(net_, NetNode::Start(net, [this](TransferNode& node, TransferEvent event, TimeNs now) {

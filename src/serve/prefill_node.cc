@@ -6,7 +6,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <random>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -24,11 +23,6 @@ namespace {
 // Blocks that wait for the encoder: enough to keep it busy, few enough to bound memory.
 constexpr std::size_t kQueuedBlocks = 4;
 constexpr auto kStopInterval = std::chrono::milliseconds(100);
-
-std::uint64_t RandomEpoch() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
-}
 
 // A request as the serving thread sees it. `ended` is set by the network thread when the request is over on the wire.
 struct Job {
@@ -77,7 +71,7 @@ class PrefillNode::Impl {
     net.log = options_.log;
     net.node.name = options_.name;
     net.node.role = NodeRole::kPrefill;
-    net.node.epoch = RandomEpoch();
+    net.node.epoch = RandomNumber();
     net.node.layout = LayoutOf(engine_->info());
     net.node.limits.max_prompt_tokens = std::uint32_t(engine_->info().max_tokens);
     net.node.codecs = CodecNames();
