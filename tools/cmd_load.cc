@@ -33,11 +33,14 @@ struct LoadFlags {
   int rounds = 2;
 };
 
-// How requests are served: a codec, with drafts as they pay or without any.
+// How requests are served: a codec, with drafts as they pay or without any, anchors as they pay or always first.
 struct Configuration {
   std::string codec;
   bool drafts = true;
-  std::string Name() const { return codec + (drafts ? "" : ", no drafts"); }
+  AnchorOrder anchors = AnchorOrder::kAuto;
+  std::string Name() const {
+    return codec + (drafts ? "" : ", no drafts") + (anchors == AnchorOrder::kFirst ? ", anchors first" : "");
+  }
 };
 
 // One request of one round, in seconds from when it was sent.
@@ -121,6 +124,7 @@ Result<Sample> RunOne(const LoadFlags& flags, Stage* stage, const Configuration&
   request.sampling = flags.answer.Sampling();
   request.max_new_tokens = flags.answer.max_tokens;
   request.max_drafts = configuration.drafts ? flags.answer.max_drafts : 0;
+  request.anchor_order = configuration.anchors;
   Watch watch;
   LYNX_ASSIGN_OR_RETURN(GenerateResult result, stage->node->Generate(request, &watch, &StopFlag()));
   const double end_s = watch.Seconds();
@@ -157,15 +161,18 @@ double Mean(const Row& row, double Sample::*time) {
 
 nlohmann::json Summary(const Row& row) {
   std::uint64_t bytes = 0;
-  int tokens = 0, drafted = 0, accepted = 0;
+  int tokens = 0, drafted = 0, accepted = 0, anchors_first = 0;
   for (const Sample& sample : row.samples) {
     for (const std::uint64_t stream : sample.result.stream_wire_bytes) bytes += stream;
     tokens += int(sample.result.tokens.size());
     drafted += sample.result.drafted;
     accepted += sample.result.accepted;
+    anchors_first += sample.result.anchor_first ? 1 : 0;
   }
   return {{"codec", row.configuration.codec},
           {"drafts", row.configuration.drafts},
+          {"anchors", row.configuration.anchors == AnchorOrder::kFirst ? "first" : "auto"},
+          {"anchors_first", anchors_first},
           {"mean_first_s", Mean(row, &Sample::first_s)},
           {"mean_token32_s", Mean(row, &Sample::token32_s)},
           {"mean_end_s", Mean(row, &Sample::end_s)},
@@ -201,13 +208,15 @@ Status RunAll(const LoadFlags& flags, Stage* stage, std::vector<Row>* rows) {
   for (const std::string& codec : codecs) {
     LYNX_RETURN_IF_ERROR(CheckServed(codec));
     LYNX_ASSIGN_OR_RETURN(const auto made, MakeCodec(codec, stage->engine->info().shape));
-    rows->push_back({.configuration = {codec, true}});
-    if (made->info().stream_count > 1) rows->push_back({.configuration = {codec, false}});
+    rows->push_back({.configuration = {codec}});
+    if (made->info().stream_count == 1) continue;
+    rows->push_back({.configuration = {codec, false}});
+    rows->push_back({.configuration = {codec, true, AnchorOrder::kFirst}});
   }
   std::printf("%d prompts of %d to %d tokens, %d new tokens each, %d at a time; reading the prompts …\n",
               flags.requests, flags.shortest, flags.longest, flags.answer.max_tokens, flags.running);
   std::fflush(stdout);
-  Row warm{.configuration = {codecs.front(), true}};
+  Row warm{.configuration = {codecs.front()}};
   LYNX_RETURN_IF_ERROR(RunRound(flags, stage, &warm));
   for (int round = 0; round < flags.rounds; ++round) {
     for (Row& row : *rows) {
@@ -254,7 +263,9 @@ void AddLoadCommand(CLI::App* app, int* exit_code) {
   number("--shortest", &flags->shortest, "tokens of the shortest prompt", 1, 1 << 22);
   number("--longest", &flags->longest, "tokens of the longest prompt", 1, 1 << 22);
   number("--rounds", &flags->rounds, "how often each configuration runs; they take turns", 1, 1000);
-  command->add_option("--codecs", flags->codecs, "codecs; those with several streams run with and without drafts")
+  command
+      ->add_option("--codecs", flags->codecs,
+                   "codecs; those with several streams run without drafts and with anchors first, too")
       ->capture_default_str()
       ->type_name("CODEC")
       ->delimiter(',');

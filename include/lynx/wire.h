@@ -170,6 +170,8 @@ struct TransferRequest {
   std::uint32_t deadline_ms = 0;  // from now; 0: none
   bool reuse = true;              // false: read the whole prompt again even if its cache is kept (measurements)
   bool overlap = true;  // false: pages are offered only when the whole prompt is prefilled (the paper's order)
+  // Its first stream goes before later streams of other requests. False: all its streams go in the request's turn.
+  bool anchor_first = true;
   bool operator==(const TransferRequest&) const = default;
 };
 

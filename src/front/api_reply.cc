@@ -61,6 +61,7 @@ Json Usage(int prompt_tokens, const GenerateResult& result, bool timeline) {
                {"bytes", result.stream_bytes},
                {"drafted", result.drafted},
                {"accepted", result.accepted},
+               {"anchor_first", result.anchor_first},
                {"most_drafts", result.most_drafts},
                {"retries", result.retries},
                {"reused_tokens", result.reused_tokens},

@@ -230,6 +230,7 @@ class Front::Impl {
     }
     request.codec = api.codec.value_or(options_.codec);
     request.max_drafts = api.max_drafts.value_or(options_.max_drafts);
+    if (api.drafts) request.anchor_order = AnchorOrder::kFirst;
     request.sampling = api.sampling;
     if (!api.has_seed) request.sampling.seed = RandomNumber();
     request.stop = api.stop;

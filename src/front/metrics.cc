@@ -63,6 +63,7 @@ void Metrics::CountAnswer(int prompt_tokens, const GenerateResult& result) {
   drafted_ += std::uint64_t(result.drafted);
   accepted_ += std::uint64_t(result.accepted);
   retries_ += std::uint64_t(result.retries);
+  anchors_first_ += result.anchor_first ? 1 : 0;
   if (stream_bytes_.size() < result.stream_bytes.size()) stream_bytes_.resize(result.stream_bytes.size());
   for (std::size_t i = 0; i < result.stream_bytes.size(); ++i) stream_bytes_[i] += result.stream_bytes[i];
   if (result.ttft_s > 0) ttft_.Add(result.ttft_s);
@@ -97,6 +98,8 @@ std::string Metrics::Text(const EngineLoopStats& engine, int open, bool ready) c
   AppendOne(&text, "lynx_committed_tokens_total", "Tokens of answers.", "counter", committed_);
   AppendOne(&text, "lynx_drafted_tokens_total", "Tokens that were drafted.", "counter", drafted_);
   AppendOne(&text, "lynx_accepted_tokens_total", "Drafts that verification kept.", "counter", accepted_);
+  AppendOne(&text, "lynx_anchors_first_total", "Answers whose anchor went before later streams of others.", "counter",
+            anchors_first_);
   AppendOne(&text, "lynx_retries_total", "Answers that began again on another cache.", "counter", retries_);
   AppendOne(&text, "lynx_parked_total", "Times a request made room for another.", "counter", engine.parked);
   AppendHead(&text, "lynx_stream_bytes_total", "Bytes of page streams received, by stream.", "counter");

@@ -16,6 +16,7 @@
 #include "serve/lane.h"
 #include "serve/node_layout.h"
 #include "serve/retry.h"
+#include "speculate/draft_cost.h"
 
 namespace lynx {
 
@@ -121,6 +122,7 @@ class DecodeNode::Impl {
         return std::unique_ptr<Lane>();
       }
       peer_ = *peer;
+      anchor_first_ = node_->AnchorFirst(*generation_, request_);
       const Result<RequestId> id = node_->Send(peer_, Wire(retry_.MillisecondsLeft(now)), generation_);
       if (!id.ok()) {  // it has just gone, or does not know the codec: others may be there
         node_->pool_.Give(peer_);
@@ -155,6 +157,7 @@ class DecodeNode::Impl {
       GenerateResult result = lane->Report();
       result.codec = codec_->info().spec;
       result.retries = retry_.count();
+      result.anchor_first = anchor_first_;
       const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
       result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
     }
@@ -169,6 +172,7 @@ class DecodeNode::Impl {
       wire.deadline_ms = deadline_ms;
       wire.overlap = request_.overlap;
       wire.reuse = request_.reuse;
+      wire.anchor_first = anchor_first_;
       return wire;
     }
     // The transfer is over, here and for the prefill node.
@@ -200,6 +204,7 @@ class DecodeNode::Impl {
     lynx::Retry retry_;
     PeerId peer_ = 0;  // the last one that was asked
     TimeNs sent_ = 0;  // the first time
+    bool anchor_first_ = false;
     std::optional<RequestId> id_;
     std::promise<Result<GenerateResult>> result_;
   };
@@ -221,6 +226,22 @@ class DecodeNode::Impl {
       rate = std::max(rate, generation->rate_bps());
     }
     return left == 0 || rate == 0 || (left + double(next.anchor_bytes())) * 8 <= rate * options_.anchors_s;
+  }
+
+  // Engine thread.
+  bool AnchorFirst(const Generation& next, const GenerateRequest& request) const {
+    if (request.anchor_order != AnchorOrder::kAuto) return request.anchor_order == AnchorOrder::kFirst;
+    LinkTurn turn;
+    turn.anchor_bytes = double(next.anchor_bytes());
+    turn.bytes_per_s = rate_bps_ / 8;
+    turn.residual_bytes = double(next.all_bytes() - next.anchor_bytes());
+    for (const auto& [id, generation] : begun_) {
+      turn.bytes_per_s = std::max(turn.bytes_per_s, generation->rate_bps() / 8);
+      const std::uint64_t left = generation->AllBytesLeft();
+      turn.bytes_ahead += double(left);
+      turn.ahead += left > 0 ? 1 : 0;
+    }
+    return AnchorFirstPays(loop_->step_cost(), loop_->survival(next.codec().spec), request.max_drafts, turn);
   }
 
   // The request is over here; if the transfer is not, the prefill node is told.

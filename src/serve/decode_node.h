@@ -33,6 +33,10 @@ struct DecodeOptions {
   PrefillPoolOptions prefill;
 };
 
+// When a request's anchor travels: before later streams of other requests, in the request's turn, or as pays
+// (speculate/draft_cost.h).
+enum class AnchorOrder { kAuto, kFirst, kInTurn };
+
 struct GenerateRequest {
   std::vector<Token> prompt;
   std::string codec = "lynx";  // "auto": by the rate of the link
@@ -44,7 +48,8 @@ struct GenerateRequest {
   std::uint32_t deadline_ms = 0;
   bool overlap = true;
   bool reuse = true;
-  bool check = false;  // compare with sequential decoding afterwards (serve/exactness.h)
+  AnchorOrder anchor_order = AnchorOrder::kAuto;  // kFirst where someone watches the drafts
+  bool check = false;                             // compare with sequential decoding afterwards (serve/exactness.h)
 };
 
 // What happened between two times, in seconds from the moment the request was sent.
@@ -75,6 +80,7 @@ struct GenerateResult {
   double verify_s = 0;
   int drafted = 0;
   int accepted = 0;
+  bool anchor_first = false;        // it went before later streams of others
   int most_drafts = 0;              // that the request was allowed at last, by its own limit and by what paid
   int retries = 0;                  // the answer began again, on another cache, with the same token 0
   int reused_tokens = 0;            // of the prompt, on the prefill node

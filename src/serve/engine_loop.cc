@@ -171,13 +171,16 @@ void EngineLoop::Advance(Running* running, bool* may_import) {
   running->status = engine_->Truncate(running->sequence, 0);
 }
 
+double EngineLoop::survival(const std::string& codec) const {
+  const auto found = acceptance_.find(codec);
+  return (found != acceptance_.end() ? found->second : Acceptance()).survival();
+}
+
 int EngineLoop::MostDrafts(const Running& running) const {
   constexpr int kNoLimit = 1 << 20;
   if (!options_.adapt_drafts) return kNoLimit;
   const int others = last_step_lanes_ - (running.stepped ? 1 : 0);
-  const auto found = acceptance_.find(running.lane->codec());
-  const double survival = (found != acceptance_.end() ? found->second : Acceptance()).survival();
-  const int worth = DraftsWorth(step_.cost(), survival, others, kNoLimit);
+  const int worth = DraftsWorth(step_.cost(), survival(running.lane->codec()), others, kNoLimit);
   if (!running.probes || worth >= kProbeDrafts) return worth;
   return DraftsWorth(step_.cost(), 1, others, kProbeDrafts);
 }

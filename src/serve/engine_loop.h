@@ -51,6 +51,10 @@ class EngineLoop {
   void Wake();
   EngineLoopStats stats() const;
 
+  // --- engine thread: what steps cost, and how likely a draft stands ---
+  const StepCost& step_cost() const { return step_.cost(); }
+  double survival(const std::string& codec) const;
+
  private:
   // A request that waits or runs.
   struct Running {

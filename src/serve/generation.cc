@@ -177,6 +177,12 @@ std::uint64_t Generation::AnchorBytesLeft() const {
   return expected_anchor_bytes_ - std::min(progress.bytes_received, expected_anchor_bytes_);
 }
 
+std::uint64_t Generation::AllBytesLeft() const {
+  const std::lock_guard lock(mutex_);
+  if (session_.AllStreamsReceived() || !failure_.ok()) return 0;
+  return expected_bytes_ - std::min(session_.Progress().bytes_received, expected_bytes_);
+}
+
 double Generation::rate_bps() const {
   const std::lock_guard lock(mutex_);
   return rate_bps_.value_or(0);

@@ -48,9 +48,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void UpdateWindow(TimeNs now, TimeNs step, int max_drafts);
 
   TransferProgress Progress() const;
-  // Of stream 0, estimated: in all, and what has not arrived.
+  // Of the page streams, estimated: in all, and what has not arrived.
   std::uint64_t anchor_bytes() const { return expected_anchor_bytes_; }
+  std::uint64_t all_bytes() const { return expected_bytes_; }
   std::uint64_t AnchorBytesLeft() const;
+  std::uint64_t AllBytesLeft() const;
   // Of the connection, as last seen; 0: not known.
   double rate_bps() const;
 

@@ -156,6 +156,7 @@ Status SimDecode::Begin(Lane* lane) {
   wire.codec = SimCodec(request.streams).spec;
   wire.deadline_ms = lane->retry.MillisecondsLeft(Now());
   wire.overlap = request.overlap;
+  wire.anchor_first = request.anchor_first;
   now->due = Now() + TimeNs(wire.deadline_ms) * kMillisecondNs;
   request.tried.push_back({link.connection});
   if (!request.began) request.began = world().now();

@@ -90,7 +90,7 @@ void SimPrefill::Begin(const SharedJob& job) {
     harms_.pop_front();
   }
   if (const Status status = transfer().Offer(job->id, offer, Now()); !status.ok()) return Fail(job, status);
-  tap().OnOffer(job->id, job->streams);
+  tap().OnOffer(job->id, job->streams, job->body.anchor_first);
 
   busy_ = true;
   const TimeNs token_cost = w.Magnitude(1'000, 2 * kMillisecondNs);

@@ -17,6 +17,7 @@ struct SimRequest {
   int streams = 1;
   std::uint32_t deadline_ms = 0;  // always given: without one a residual that is held back ends nothing
   bool overlap = true;
+  bool anchor_first = true;
   int disagreement = 8;          // NextToken
   bool random_windows = false;   // the draft window is any number at any time, otherwise open
   SpeculatorConfig speculation;  // stream_count aside

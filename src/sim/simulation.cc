@@ -146,6 +146,7 @@ void Simulation::MakeRequest(int number) {
   if (number > 0 && world_.Chance(0.1)) request->prompt = requests_.front()->prompt;
   request->streams = int(world_.Between(1, kSimStreams));
   request->overlap = world_.Chance(0.7);
+  request->anchor_first = world_.Chance(0.6);
   request->disagreement = world_.Chance(0.2) ? 1 : int(world_.Between(4, 40));  // 1: no draft ever stands (C8)
   request->random_windows = world_.Chance(0.5);
   SpeculatorConfig& config = request->speculation;

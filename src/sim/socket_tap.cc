@@ -13,12 +13,12 @@ constexpr TimeNs kHold = 200 * kMillisecondNs;
 void SocketTap::OnPeerGone(PeerId peer) {
   peers_.erase(peer);
   std::erase_if(streams_, [peer](const auto& entry) { return std::get<RequestId>(entry.first).peer == peer; });
-  std::erase_if(stream_counts_, [peer](const auto& entry) { return entry.first.peer == peer; });
+  std::erase_if(by_stream_, [peer](const auto& entry) { return entry.first.peer == peer; });
 }
 
 void SocketTap::OnRequestGone(RequestId request) {
   std::erase_if(streams_, [request](const auto& entry) { return std::get<RequestId>(entry.first) == request; });
-  stream_counts_.erase(request);
+  by_stream_.erase(request);
   resent_.erase(request);
 }
 
@@ -40,10 +40,10 @@ void SocketTap::OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs
     const FrameHeader& header = (*frame)->header;
     if (header.type == FrameType::kHello) connection.reader.set_limits({1 << 20, 1 << 20});
     const RequestId request{peer, header.request};
-    const auto count = stream_counts_.find(request);
+    const auto offered = by_stream_.find(request);
     if (header.type == FrameType::kNak) resent_.insert(request);
-    if (header.type != FrameType::kGrant || !(*frame)->payload_ok || count == stream_counts_.end()) continue;
-    const int stream_class = count->second == 1 ? 1 : int(header.stream);
+    if (header.type != FrameType::kGrant || !(*frame)->payload_ok || offered == by_stream_.end()) continue;
+    const int stream_class = offered->second ? int(header.stream) : 1;
     Stream& stream = streams_[{stream_class, request, header.part, header.stream}];
     const auto grant = ParseStreamGrant((*frame)->payload);
     if (!grant.ok()) continue;
@@ -75,9 +75,9 @@ bool SocketTap::OnSent(PeerId peer, std::span<const std::byte> frames, TimeNs no
   bool kept = true;
   ForEachFrame(frames, [&](const FrameInPlace& frame, std::span<const std::byte>) {
     const RequestId request{peer, frame.request};
-    const auto count = stream_counts_.find(request);
-    if (frame.type != FrameType::kPage || count == stream_counts_.end()) return;
-    const int stream_class = count->second == 1 ? 1 : frame.stream;
+    const auto offered = by_stream_.find(request);
+    if (frame.type != FrameType::kPage || offered == by_stream_.end()) return;
+    const int stream_class = offered->second ? frame.stream : 1;
     kept = kept && !LowerWaits(stream_class, now);
     Stream& stream = streams_[{stream_class, request, frame.part, frame.stream}];
     stream.sent += frame.payload.size() - kPageHeaderBytes;

@@ -19,7 +19,9 @@ class SocketTap {
   void OnPeer(PeerId peer) { peers_.emplace(peer, Connection{FrameReader(FrameLimits{}), {}}); }
   void OnPeerGone(PeerId peer);
   // From now on PAGE frames of the request are looked at.
-  void OnOffer(RequestId request, int stream_count) { stream_counts_[request] = stream_count; }
+  void OnOffer(RequestId request, int stream_count, bool anchor_first) {
+    by_stream_[request] = anchor_first && stream_count > 1;
+  }
   void OnRequestGone(RequestId request);
   void OnWritable(PeerId peer, bool writable, TimeNs now);
 
@@ -45,7 +47,7 @@ class SocketTap {
   bool LowerWaits(int stream_class, TimeNs now) const;
 
   std::map<PeerId, Connection> peers_;
-  std::map<RequestId, int> stream_counts_;
+  std::map<RequestId, bool> by_stream_;  // its streams are classes of their own; false: they compete as stream 1
   std::set<RequestId> resent_;
   // By class, request, part and stream; those only that are granted or sent.
   std::map<std::tuple<int, RequestId, int, int>, Stream> streams_;

@@ -1,13 +1,19 @@
 #include "speculate/draft_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lynx {
 namespace {
 
 constexpr double kStepMemory = 0.98;      // about the last 50 steps count
 constexpr double kJudgementMemory = 0.9;  // about the last 10 verifications
-constexpr double kPriorWeight = 0.05;     // of "both parts are equal", against a spread of one token
+// The number of `drafts` that are expected to stand.
+double ExpectedAccepted(double survival, double drafts) {
+  return survival >= 1 ? drafts : survival * (1 - std::pow(survival, drafts)) / (1 - survival);
+}
+
+constexpr double kPriorWeight = 0.05;  // of "both parts are equal", against a spread of one token
 
 }  // namespace
 
@@ -48,6 +54,18 @@ int DraftsWorth(const StepCost& cost, double survival, int others, int cap) {
     if (p * step <= token + others * token * (2 - p)) return drafts;
   }
   return cap;
+}
+
+bool AnchorFirstPays(const StepCost& cost, double survival, int max_drafts, const LinkTurn& link) {
+  if (link.ahead == 0) return true;
+  if (!cost.known() || link.bytes_per_s == 0) return false;
+  const double step = cost.fixed_s() + cost.per_token_s() * (link.ahead + 1);
+  const double most = DraftsWorth(cost, survival, link.ahead, max_drafts);
+  const auto saved_s = [&](double bytes) {
+    return step * ExpectedAccepted(survival, std::min(most, bytes / link.bytes_per_s / step));
+  };
+  const double gain_s = saved_s(link.residual_bytes + link.bytes_ahead) - saved_s(link.residual_bytes);
+  return gain_s > link.ahead * link.anchor_bytes / link.bytes_per_s;
 }
 
 }  // namespace lynx

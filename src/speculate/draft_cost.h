@@ -1,6 +1,8 @@
 // Whether drafts pay: what steps cost and how many drafts stand, both as measured.
 #pragma once
 
+#include <cstdint>
+
 namespace lynx {
 
 // The time of a step of the engine, fixed_s + per_token_s * tokens, fitted to recent steps. With steps of one size only
@@ -32,5 +34,17 @@ class Acceptance {
 // request a token of a verification, and each of the others a token in two steps, less the one that it saves if it is
 // accepted.
 int DraftsWorth(const StepCost& cost, double survival, int others, int cap);
+
+// What a new request finds on its link.
+struct LinkTurn {
+  double bytes_per_s = 0;  // 0: not known
+  double anchor_bytes = 0, residual_bytes = 0;
+  int ahead = 0;           // requests whose caches are not complete
+  double bytes_ahead = 0;  // that they have left
+};
+
+// Whether its anchor should go before what those ahead have left. It then drafts while they complete, and not only
+// while its own residual travels; each of them completes later by the time of its anchor.
+bool AnchorFirstPays(const StepCost& cost, double survival, int max_drafts, const LinkTurn& link);
 
 }  // namespace lynx

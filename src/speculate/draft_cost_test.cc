@@ -61,5 +61,21 @@ TEST(DraftCost, OthersCount) {
   EXPECT_LE(DraftsWorth(cpu, 0.97, 8, 64), DraftsWorth(cpu, 0.97, 0, 64));
 }
 
+// 12.5 MB/s and steps of 20 ms: 250 kB on the link are the time of a draft.
+TEST(DraftCost, AnchorsGoFirstWhereThatSavesMoreThanOthersLose) {
+  const StepCost gpu = Steps(0.02, 0.0001);
+  const LinkTurn alone{12.5e6, 5e6, 10e6, 0, 0};
+  EXPECT_TRUE(AnchorFirstPays(gpu, 0.95, 64, alone));
+  // Its own residual gives time for 40 drafts, of which most that can stand do.
+  EXPECT_FALSE(AnchorFirstPays(gpu, 0.95, 64, {12.5e6, 5e6, 10e6, 1, 10e6}));
+  EXPECT_FALSE(AnchorFirstPays(gpu, 0.95, 64, {12.5e6, 5e6, 10e6, 7, 70e6}));
+  // A short prompt behind a long cache: hardly anything is lost, and its own residual gives time for one draft.
+  EXPECT_TRUE(AnchorFirstPays(gpu, 0.95, 64, {12.5e6, 100e3, 250e3, 1, 20e6}));
+  EXPECT_FALSE(AnchorFirstPays(gpu, 0.95, 0, {12.5e6, 100e3, 250e3, 1, 20e6})) << "without drafts";
+  EXPECT_FALSE(AnchorFirstPays(gpu, 0.1, 64, {12.5e6, 100e3, 250e3, 1, 20e6})) << "drafts that fall";
+  EXPECT_FALSE(AnchorFirstPays(StepCost(), 0.95, 64, {12.5e6, 100e3, 250e3, 1, 20e6})) << "nothing is known yet";
+  EXPECT_FALSE(AnchorFirstPays(gpu, 0.95, 64, {0, 100e3, 250e3, 1, 20e6}));
+}
+
 }  // namespace
 }  // namespace lynx

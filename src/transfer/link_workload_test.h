@@ -24,6 +24,7 @@ struct Workload {
   std::size_t stream_bytes = 16 << 20;  // anchor and residual each
   std::size_t page_bytes = 128 << 10;
   int streams = 2;
+  bool anchor_first = true;
   SendOrder order = SendOrder::kStrict;
   bool pull = true;
   std::uint64_t window_bytes = 0;
@@ -33,6 +34,7 @@ struct Workload {
 struct WorkloadResult {
   double anchor_ratio = 0;      // mean over requests of (stream 0 complete - request sent) / ideal
   double max_anchor_ratio = 0;  // the worst of them
+  double complete_ratio = 0;    // mean of (all streams complete - request sent) / ideal
   double goodput = 0;           // page-stream bytes / (link rate * time until the last stream)
   int finished = 0;             // requests that ended well, on both sides
   std::uint64_t window_bytes = 0;
@@ -54,7 +56,9 @@ class WorkloadRun {
       const PeerId peer = link_.Connect(prefill, decode).second;
       for (int r = i; r < workload_.requests; r += pairs) {
         link_.At(kFirstNs + r * workload_.interval_ns, [this, decode, peer] {
-          const auto id = decode->Request(peer, TestRequest(), link_.now());
+          TransferRequest request = TestRequest();
+          request.anchor_first = workload_.anchor_first;
+          const auto id = decode->Request(peer, request, link_.now());
           ASSERT_TRUE(id.ok()) << id.status().ToString();
           started_[{decode, *id}] = link_.now();
         });
@@ -64,6 +68,7 @@ class WorkloadRun {
       for (auto& node : nodes_) Serve(node.get());
     });
     result_.anchor_ratio /= workload_.requests;
+    result_.complete_ratio /= workload_.requests;
     result_.goodput = double(workload_.streams) * double(workload_.requests) * double(workload_.stream_bytes) /
                       (workload_.link.bytes_per_ns * double(last_ns_ - kFirstNs));
     return result_;
@@ -88,9 +93,10 @@ class WorkloadRun {
       }
       if (const auto* completed = std::get_if<StreamCompleted>(&*event)) {
         last_ns_ = link_.now();
-        if (completed->stream != 0) continue;
         const double ideal_ns = double(workload_.stream_bytes) / workload_.link.bytes_per_ns;
         const double ratio = double(link_.now() - started_[{node, completed->request}]) / ideal_ns;
+        if (completed->stream == workload_.streams - 1) result_.complete_ratio += ratio / workload_.streams;
+        if (completed->stream != 0) continue;
         result_.anchor_ratio += ratio;
         result_.max_anchor_ratio = std::max(result_.max_anchor_ratio, ratio);
         result_.window_bytes = node->Stats(completed->request.peer).window_bytes;

@@ -301,7 +301,8 @@ Result<RequestId> TransferNode::Request(PeerId id, const TransferRequest& reques
   }
   const RequestId request_id{id, peer->last_request = ++impl_->last_request};
   const TimeNs deadline = impl_->SetDeadline(request_id, request.deadline_ms, now);
-  peer->incoming.emplace(request_id.id, IncomingRequest(request_id, ++impl_->arrivals, deadline));
+  peer->incoming.emplace(request_id.id,
+                         IncomingRequest(request_id, {request.anchor_first, deadline, ++impl_->arrivals}));
   peer->Queue(peer->Header(FrameType::kRequest, request_id.id), request);
   return request_id;
 }

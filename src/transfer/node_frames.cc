@@ -60,7 +60,7 @@ Status TransferNode::Impl::OnRequest(Peer* peer, const FrameView& frame, TimeNs 
     peer->Queue(peer->Header(FrameType::kAbort, id.id), LimitExceeded("busy: the prefill node has too many requests"));
     return Ok();
   }
-  OutgoingRequest request(id, ++arrivals, SetDeadline(id, body.deadline_ms, now));
+  OutgoingRequest request(id, {body.anchor_first, SetDeadline(id, body.deadline_ms, now), ++arrivals});
   request.prompt_tokens = body.tokens.size();
   prompt_tokens += body.tokens.size();
   peer->outgoing.emplace(id.id, std::move(request));

@@ -284,15 +284,16 @@ std::vector<std::pair<std::uint64_t, int>> PagesIn(std::span<const std::byte> by
   }
 }
 
-TEST(Order, OneStreamTransfersCompeteAsStreamOneAndDeadlinesBreakTies) {
+TEST(Order, WhatNeedsNoAnchorFirstCompetesAsStreamOneAndDeadlinesBreakTies) {
   NodeConfig config = TestConfig(NodeRole::kDecode);
   config.pull = false;
   Loopback pair(TestConfig(NodeRole::kPrefill), config);
   pair.Run();
   std::vector<RequestId> requests;
-  for (const std::uint32_t deadline_ms : {0, 0, 900, 500}) {
+  for (const std::uint32_t deadline_ms : {0, 0, 900, 500, 700}) {
     TransferRequest request = TestRequest();
     request.deadline_ms = deadline_ms;
+    request.anchor_first = deadline_ms != 700;
     requests.push_back(*pair.decode.Request(pair.at_decode, request, pair.now));
   }
   // Request 1 has one stream, the others two.
@@ -309,7 +310,7 @@ TEST(Order, OneStreamTransfersCompeteAsStreamOneAndDeadlinesBreakTies) {
   pair.prefill.Feed(pair.at_prefill, pair.Take(&pair.decode, pair.at_decode), pair.now);
   using P = std::pair<std::uint64_t, int>;
   EXPECT_THAT(PagesIn(pair.Take(&pair.prefill, pair.at_prefill)),
-              ElementsAre(P{4, 0}, P{3, 0}, P{2, 0}, P{4, 1}, P{3, 1}, P{1, 0}, P{2, 1}));
+              ElementsAre(P{4, 0}, P{3, 0}, P{2, 0}, P{4, 1}, P{5, 0}, P{5, 1}, P{3, 1}, P{1, 0}, P{2, 1}));
 }
 
 // Two decode nodes at one prefill node; node 0 has a residual to get, node 1 an anchor.

@@ -23,20 +23,27 @@ struct Priority {
   auto operator<=>(const Priority&) const = default;
 };
 
-// The parts of all streams of an offer, each with its priority: index stream * part_count + part. A one-stream transfer
-// has no small first stream that somebody waits for: it competes as stream 1.
+// Of a request among others of its node.
+struct Turn {
+  bool anchor_first = true;
+  TimeNs deadline_ns = kNoDeadline;
+  std::uint64_t arrival = 0;
+};
+
+// The parts of all streams of an offer, each with its priority: index stream * part_count + part. Where nobody waits
+// for a small first stream, because there is but one or it does not go first, all compete as stream 1.
 template <typename Stream>  // IncomingStream, OutgoingStream
-std::vector<Stream> MakeStreams(RequestId request, const TransferOffer& offer, SendOrder order, TimeNs deadline_ns,
-                                std::uint64_t arrival) {
+std::vector<Stream> MakeStreams(RequestId request, const TransferOffer& offer, SendOrder order, const Turn& turn) {
+  const bool anchor_first = turn.anchor_first && offer.stream_count > 1;
   std::vector<Stream> streams(std::size_t{offer.stream_count} * offer.part_count);
   for (std::size_t i = 0; i < streams.size(); ++i) {
     Stream& made = streams[i];
     made.request = request;
     made.stream = int(i / offer.part_count);
     made.part = int(i % offer.part_count);
-    made.priority = {offer.stream_count == 1 ? 1 : made.stream, deadline_ns, arrival, made.stream, made.part};
+    made.priority = {anchor_first ? made.stream : 1, turn.deadline_ns, turn.arrival, made.stream, made.part};
     if (order == SendOrder::kFifo || kSeededBug == SeededBug::kFifoOrder)
-      made.priority = {0, kNoDeadline, arrival, made.stream, made.part};
+      made.priority = {0, kNoDeadline, turn.arrival, made.stream, made.part};
   }
   return streams;
 }

@@ -65,7 +65,9 @@ class RandomTraffic {
   }
 
   void Ask() {
-    ASSERT_TRUE(pair_.decode.Request(pair_.at_decode, TestRequest(), pair_.now).ok());
+    TransferRequest request = TestRequest();
+    request.anchor_first = random_.Below(3) != 0;
+    ASSERT_TRUE(pair_.decode.Request(pair_.at_decode, request, pair_.now).ok());
     ++asked_;
   }
 

@@ -14,7 +14,7 @@ Status IncomingRequest::OnOffer(const TransferOffer& offer, SendOrder order) {
   if (offer_) return Corrupt("OFFER comes twice");
   offer_ = offer;
   totals_.resize(offer.stream_count);
-  streams_ = MakeStreams<IncomingStream>(id_, offer, order, deadline_ns_, arrival_);
+  streams_ = MakeStreams<IncomingStream>(id_, offer, order, turn_);
   return Ok();
 }
 

@@ -44,11 +44,10 @@ struct IncomingStream {
 
 class IncomingRequest {
  public:
-  IncomingRequest(RequestId id, std::uint64_t arrival, TimeNs deadline_ns)
-      : id_(id), arrival_(arrival), deadline_ns_(deadline_ns) {}
+  IncomingRequest(RequestId id, const Turn& turn) : id_(id), turn_(turn) {}
 
   RequestId id() const { return id_; }
-  TimeNs deadline_ns() const { return deadline_ns_; }
+  TimeNs deadline_ns() const { return turn_.deadline_ns; }
   std::vector<IncomingStream>& streams() { return streams_; }
   bool accepted() const { return accepted_; }
   bool complete() const { return offer_ && completed_ == int(offer_->stream_count); }
@@ -93,8 +92,7 @@ class IncomingRequest {
   Status AddAddress(const PageAddress& address, std::set<PageAddress>* addresses) const;
 
   RequestId id_;
-  std::uint64_t arrival_;
-  TimeNs deadline_ns_;
+  Turn turn_;
   std::optional<TransferOffer> offer_;
   bool accepted_ = false;
   bool prefill_done_ = false;

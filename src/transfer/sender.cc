@@ -26,7 +26,7 @@ Status OutgoingRequest::Offer(const TransferOffer& offer, SendOrder order) {
   LYNX_RETURN_IF_ERROR(CheckOffer(offer));
   offer_ = offer;
   pushed_bytes_.assign(offer.stream_count, 0);
-  streams_ = MakeStreams<OutgoingStream>(id_, offer, order, deadline_ns_, arrival_);
+  streams_ = MakeStreams<OutgoingStream>(id_, offer, order, turn_);
   return Ok();
 }
 

@@ -61,11 +61,10 @@ struct OutgoingStream {
 
 class OutgoingRequest {
  public:
-  OutgoingRequest(RequestId id, std::uint64_t arrival, TimeNs deadline_ns)
-      : id_(id), arrival_(arrival), deadline_ns_(deadline_ns) {}
+  OutgoingRequest(RequestId id, const Turn& turn) : id_(id), turn_(turn) {}
 
   RequestId id() const { return id_; }
-  TimeNs deadline_ns() const { return deadline_ns_; }
+  TimeNs deadline_ns() const { return turn_.deadline_ns; }
   std::vector<OutgoingStream>& streams() { return streams_; }
 
   // kInvalid: offered before, or the offer is out of range.
@@ -87,8 +86,7 @@ class OutgoingRequest {
 
  private:
   RequestId id_;
-  std::uint64_t arrival_;
-  TimeNs deadline_ns_;
+  Turn turn_;
   std::optional<TransferOffer> offer_;
   std::vector<OutgoingStream> streams_;      // as MakeStreams orders them
   std::vector<std::uint64_t> pushed_bytes_;  // per stream, over all parts

@@ -59,6 +59,7 @@ void Encode(const TransferRequest& request, std::vector<std::byte>* out) {
   writer.Put(request.deadline_ms);
   writer.Put(std::uint8_t(request.reuse));
   writer.Put(std::uint8_t(request.overlap));
+  writer.Put(std::uint8_t(request.anchor_first));
   writer.Put(std::uint8_t(request.sampling.method));
   PutFloat(request.sampling.temperature, &writer);
   writer.Put(request.sampling.top_k);
@@ -76,6 +77,7 @@ Result<TransferRequest> ParseRequest(std::span<const std::byte> payload, std::ui
   request.deadline_ms = reader.Get<std::uint32_t>();
   const auto reuse = reader.Get<std::uint8_t>();
   const auto overlap = reader.Get<std::uint8_t>();
+  const auto anchor_first = reader.Get<std::uint8_t>();
   const auto method = reader.Get<std::uint8_t>();
   request.sampling.temperature = GetFloat(&reader);
   request.sampling.top_k = reader.Get<std::int32_t>();
@@ -89,9 +91,11 @@ Result<TransferRequest> ParseRequest(std::span<const std::byte> payload, std::ui
   LYNX_RETURN_IF_ERROR(CheckWhole(reader, "REQUEST"));
   if (reuse > 1) return Corrupt("REQUEST: reuse is out of range");
   if (overlap > 1) return Corrupt("REQUEST: overlap is out of range");
+  if (anchor_first > 1) return Corrupt("REQUEST: anchor_first is out of range");
   if (method > std::uint8_t(SamplingMethod::kRejection)) return Corrupt("REQUEST: sampling method is out of range");
   request.reuse = reuse != 0;
   request.overlap = overlap != 0;
+  request.anchor_first = anchor_first != 0;
   request.sampling.method = SamplingMethod(method);
   request.tokens.resize(token_count);
   for (std::size_t i = 0; i < token_count; ++i) {

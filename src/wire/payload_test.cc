@@ -39,6 +39,7 @@ TransferRequest TestRequest() {
   request.codec = "nested:anchor=4";
   request.deadline_ms = 7000;
   request.overlap = false;
+  request.anchor_first = false;
   return request;
 }
 
