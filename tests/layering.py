@@ -41,7 +41,7 @@ DOORS = [
                                   r"src/net/tls_hostile_test\.cc", r"src/front/api_keys\.cc"]),
     ("CLI11", r"CLI/.*", [r"(tools|bench)/.*"]),
     ("JSON", r"nlohmann/.*", [r"(tools|bench)/.*", r"src/(front|serve|eval)/.*", TEST]),
-    ("cpp-httplib", r"httplib\.h", [r"src/front/http_connection\.cc"]),
+    ("cpp-httplib", r"httplib\.h", [r"src/front/(http_connection|http_get)\.cc"]),
     ("GoogleTest", r"(gtest|gmock)/.*", [TEST]),
     ("processes", PROCESS, [r"src/net/.*", r"tools/.*", TEST]),
     ("system calls", r"(sys|netinet|arpa|linux)/.*|net/(if|if_arp|route)\.h|(netdb|ifaddrs|dlfcn|pthread|sched)\.h",

@@ -114,6 +114,7 @@ void AddDemoCommand(CLI::App* app, int* exit_code);
 void AddLinkCommand(CLI::App* app, int* exit_code);
 void AddEvalCommand(CLI::App* app, int* exit_code);
 void AddLoadCommand(CLI::App* app, int* exit_code);
+void AddTopCommand(CLI::App* app, int* exit_code);
 void AddCalibrateCommand(CLI::App* app, int* exit_code);
 void AddCertsCommand(CLI::App* app, int* exit_code);
 

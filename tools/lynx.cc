@@ -88,6 +88,7 @@ int Run(int argc, char** argv) {
   lynx::AddLinkCommand(&app, &exit_code);
   lynx::AddEvalCommand(&app, &exit_code);
   lynx::AddLoadCommand(&app, &exit_code);
+  lynx::AddTopCommand(&app, &exit_code);
   lynx::AddCalibrateCommand(&app, &exit_code);
   lynx::AddCertsCommand(&app, &exit_code);
   AddConfiguration(&app);

@@ -6,8 +6,10 @@ import hashlib
 import json
 import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from http_processes import Curl, HttpNode, events
@@ -35,6 +37,27 @@ class HttpTest(unittest.TestCase):
                     {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "stream": stream, **more})
         self.addCleanup(curl.leave)
         return curl
+
+    def test_top_shows_the_counters(self):
+        node = self.serve()
+        address = node.address.removeprefix("http://")
+        top = subprocess.Popen([PROGRAM, "top", "--http", address, "--interval", "2",
+                                "--count", "1", "--json"], stdout=subprocess.PIPE, text=True)
+        time.sleep(0.3)  # its first look
+        self.assertEqual(self.ask(node).wait()[0], 200)
+        row = json.loads(top.communicate(timeout=20)[0])
+        self.assertEqual((row["done"], row["failed"], row["open"], row["prefill_ready"]), (1, 0, 0, True))
+        self.assertGreater(row["tokens_per_s"], 0)
+        self.assertGreater(row["ttft_s"], 0)
+        self.assertEqual(len(row["stream_bytes_per_s"]), 2)
+        screen = subprocess.run([PROGRAM, "top", "--http", address, "--interval", "0.1", "--count", "1"],
+                                capture_output=True, text=True, timeout=20)
+        self.assertEqual(screen.returncode, 0)
+        self.assertIn("done 1 ", screen.stdout)
+        node.stop()
+        gone = subprocess.run([PROGRAM, "top", "--http", address], capture_output=True, text=True, timeout=20)
+        self.assertEqual(gone.returncode, 1)
+        self.assertIn("nothing answers at", gone.stderr)
 
     def test_answers_as_generate_does(self):
         prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
