@@ -30,10 +30,10 @@ class BaselineCodec : public PageCodec {
   std::size_t PayloadBytes(const PageDims& dims, int stream) const final;
   bool PayloadsVary() const final { return true; }
   std::size_t WorkBytes(const PageDims& dims) const final;
-  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                    std::span<std::size_t> payload_bytes, Scratch scratch) const final;
+  bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                  std::span<std::size_t> payload_bytes, Scratch scratch) const final;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const final;
-  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const final;
+  void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const final;
 };
 
 }  // namespace lynx

@@ -70,8 +70,6 @@ std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) co
   return bytes > kPageStreamHeaderBytes ? bytes - kPageStreamHeaderBytes : bytes;
 }
 
-std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeBytes(dims); }
-
 double LynxCodec::LeastSymbolBits() const { return 0.75 * parameters_.anchor_bits; }
 
 // What is left of anchor_bits for symbols, per value, once everything else is paid that stream 0 brings over the whole

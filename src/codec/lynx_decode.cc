@@ -182,7 +182,7 @@ Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch
   return IsExactStream(int(payloads.size()) - 1) ? CheckExact(payloads, dims, scratch) : Ok();
 }
 
-// Decodes the exact stream, so that DecodeChunk only copies.
+// Decodes the exact stream, so that DecodeRows only copies.
 Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const {
   Scratch pieces = scratch;
   const DecodeWork work(dims, &pieces);
@@ -200,7 +200,7 @@ Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch sc
   return decoder.Finish();
 }
 
-void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+void LynxCodec::DecodeValues(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
   if (!IsExactStream(int(payloads.size()) - 1)) return DecodeCells(payloads, dims, chunk, rows, scratch);
   const DecodeWork work(dims, &scratch);
   const std::size_t width = std::size_t(dims.channels);
@@ -253,9 +253,10 @@ void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, 
 }
 
 void LynxCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
+  if (rows.type == ElementType::kF32) return DecodeValues(payloads, dims, chunk, ValuesOf(rows), scratch);
   Scratch pieces = scratch;
   const DecodeWork work(dims, &pieces);
-  DecodeChunk(payloads, dims, chunk, work.chunk, scratch);
+  DecodeValues(payloads, dims, chunk, work.chunk, scratch);
   kernels_.narrow(work.chunk, dims.ChunkTokens(chunk), dims.channels, rows);
 }
 

@@ -215,12 +215,7 @@ bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, 
 
 }  // namespace
 
-std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
-
-bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                             std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
-}
+std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeWork(dims, nullptr).bytes; }
 
 bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                            std::span<std::size_t> payload_bytes, Scratch scratch) const {

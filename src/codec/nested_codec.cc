@@ -89,20 +89,6 @@ std::size_t NestedCodec::WorkBytes(const PageDims& dims) const {
          2 * Scratch::BytesFor<float>(std::size_t(dims.chunks()) * channels) + 4 * Scratch::BytesFor<float>(channels);
 }
 
-bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                               std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const RopeTable* rope = RopeOf(dims.address);
-  if (rope != nullptr) {
-    float* unrotated = scratch.Take<float>(dims.elements());
-    std::copy_n(values, dims.elements(), unrotated);
-    const int sinks = PartsOf(dims).sinks;
-    TurnRows(kernels_.lynx->unrotate, *rope, dims, sinks, dims.tokens,
-             unrotated + std::size_t(sinks) * std::size_t(dims.channels));
-    values = unrotated;
-  }
-  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
-}
-
 bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                              std::span<std::size_t> payload_bytes, Scratch scratch) const {
   Parts parts = PartsOf(dims);
@@ -110,6 +96,13 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   parts.recent = RecentOf(dims, parts.coded, parameters_.recent);
   const std::size_t channels = std::size_t(dims.channels);
   const int anchor_bits = parameters_.anchor_bits;
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    float* unrotated = scratch.Take<float>(dims.elements());
+    std::copy_n(ValuesOf(rows), dims.elements(), unrotated);
+    TurnRows(kernels_.lynx->unrotate, *rope, dims, parts.sinks, dims.tokens,
+             unrotated + std::size_t(parts.sinks) * channels);
+    rows = RowsOf(unrotated, dims.channels);
+  }
   const PageScales scales(dims.channels, &scratch);
   float* least = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
   float* greatest = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
@@ -177,15 +170,6 @@ Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scrat
   return Ok();
 }
 
-void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  DecodeRows(payloads, dims, chunk, RowsOf(rows, dims.channels), scratch);
-  const RopeTable* rope = RopeOf(dims.address);
-  if (rope == nullptr) return;
-  const int begin = chunk * kChunkTokens, first = std::max(begin, PartsOf(dims).sinks);
-  TurnRows(kernels_.lynx->rotate, *rope, dims, first, begin + dims.ChunkTokens(chunk),
-           rows + std::size_t(first - begin) * std::size_t(dims.channels));
-}
-
 void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const PageScales scales(dims.channels, &scratch);  // CheckPayloads left them there
   float* low = scratch.Take<float>(std::size_t(dims.channels));
@@ -207,6 +191,9 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
                               dims.channels, parameters_.anchor_bits, low, cell, rows.From(place.first - begin));
   kernels_.nested_reconstruct(from + place.recent_anchor, from + place.recent_residual, place.recent(), dims.channels,
                               parameters_.anchor_bits, low, cell, rows.From(place.cut - begin));
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    TurnRows(kernels_.lynx->rotate, *rope, dims, place.first, place.end, ValuesOf(rows.From(place.first - begin)));
+  }
 }
 
 }  // namespace lynx
