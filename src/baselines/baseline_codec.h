@@ -15,8 +15,6 @@ class BaselineCodec : public PageCodec {
   BaselineCodec(const std::string& spec, CodecId id, const CacheShape& shape, int stream_count = 1);
 
  protected:
-  static int HeadDim(const PageDims& dims) { return dims.channels / dims.address.head_count; }
-
   // Scratch of Write and Read, as a sum of Scratch::BytesFor.
   virtual std::size_t PageWorkBytes(const PageDims&) const { return 0; }
   // values: [token][channel], finite. A page that would take more than 2 bytes per element in stream 0, or 1 in a later

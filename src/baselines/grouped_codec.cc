@@ -26,7 +26,7 @@ void ForEachGroup(const PageDims& dims, int tokens, int size, Visit visit) {
     }
     return;
   }
-  const int head_dim = dims.channels / dims.address.head_count;
+  const int head_dim = dims.head_dim();
   for (std::size_t head = 0; head < std::size_t(tokens) * std::size_t(dims.address.head_count); ++head) {
     for (int first = 0; first < head_dim; first += size) {
       visit(Group{head * std::size_t(head_dim) + std::size_t(first), 1, std::min(size, head_dim - first)});

@@ -95,7 +95,7 @@ std::size_t KvQuantCodec::PageWorkBytes(const PageDims& dims) const {
 void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams,
                          Scratch scratch) const {
   BitWriter* out = &streams[0];
-  const int channels = dims.channels, head_dim = HeadDim(dims);
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const int sinks = dims.address.first_token == 0 ? 1 : 0, tokens = dims.tokens - sinks;
   for (int i = 0; i < sinks * channels; ++i) PutBf16(values[i], out);
   if (tokens == 0) return;
@@ -150,7 +150,7 @@ void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<Bi
 
 bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const {
   BitReader* in = &streams[0];
-  const int channels = dims.channels, head_dim = HeadDim(dims);
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const int sinks = dims.address.first_token == 0 ? 1 : 0, tokens = dims.tokens - sinks;
   for (int i = 0; i < sinks * channels; ++i) values[i] = GetBf16(in);
   if (tokens == 0) return true;

@@ -78,7 +78,7 @@ std::size_t TurboQuantCodec::PageWorkBytes(const PageDims& dims) const {
 // components.
 void TurboQuantCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams,
                             Scratch scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const RandomRotation& rotation = RotationOf(head_dim);
   float* vector = scratch.Take<float>(std::size_t(head_dim));
   for (std::size_t first = 0; first < dims.elements(); first += std::size_t(head_dim)) {
@@ -94,7 +94,7 @@ void TurboQuantCodec::Write(const float* values, const PageDims& dims, std::span
 }
 
 bool TurboQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const RandomRotation& rotation = RotationOf(head_dim);
   for (std::size_t first = 0; first < dims.elements(); first += std::size_t(head_dim)) {
     const float rms = GetF16(&streams[0]);

@@ -79,7 +79,7 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   fields->mean_order = orders >> 4;
   const int offset_order = int(reader.Get<std::uint8_t>()) - 1;
   if (offset_order > kLynxMaxOrder) return Damaged();
-  const int head_dim = dims.channels / dims.address.head_count;
+  const int head_dim = dims.head_dim();
   for (int c = 0; c < dims.channels; ++c) {
     work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
   }
@@ -187,8 +187,8 @@ Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch sc
   Scratch pieces = scratch;
   const DecodeWork work(dims, &pieces);
   const std::size_t width = std::size_t(dims.channels);
-  const int head_dim = dims.channels / dims.address.head_count, sinks = PartsOf(dims).sinks;
-  LynxExactDecoder decoder({dims.channels, head_dim, RopeOf(dims.address), work.centre_steps}, payloads.back());
+  const int sinks = PartsOf(dims).sinks;
+  LynxExactDecoder decoder({dims.channels, dims.head_dim(), RopeOf(dims.address), work.centre_steps}, payloads.back());
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const int first = chunk * kChunkTokens, end = first + dims.ChunkTokens(chunk);
     DecodeCells(payloads.first(payloads.size() - 1), dims, chunk, work.chunk, scratch);

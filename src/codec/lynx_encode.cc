@@ -152,7 +152,7 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
 // Coded rows turn into those before RoPE; then their steps and cells.
 void ChooseCells(const LynxKernels& kernels, const PageDims& dims, const Parts& parts, const RopeTable* rope,
                  const LynxRate& rate, const EncodeWork& work) {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const int channels = dims.channels, heads = dims.address.head_count, head_dim = dims.head_dim();
   float* rows = work.rows + std::size_t(parts.sinks) * std::size_t(channels);
   for (int head = 0; head < heads && rope != nullptr; ++head) {
     kernels.unrotate(*rope, parts.sinks, parts.coded, std::size_t(channels), rows + head * head_dim);
@@ -188,7 +188,7 @@ void ChooseSymbols(const LynxKernels& kernels, int tokens, int channels, const E
 // The exact stream. What all other streams give takes the place of the coded rows.
 bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, const Parts& parts,
               const RopeTable* rope, const EncodeWork& work, Appender* out) {
-  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const std::size_t width = std::size_t(channels), elements = std::size_t(parts.coded) * width;
   float* values = work.rows + std::size_t(parts.sinks) * width;
   float* half_cells = work.per_cell;
@@ -219,7 +219,7 @@ std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeWork
 
 bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                            std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   if (parts.coded == 0) return false;

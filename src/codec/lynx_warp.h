@@ -84,7 +84,7 @@ LYNX_KERNEL LynxWarpRows RowsOf(LynxWarpWork* work, const PageDims& dims) {
 // Stream 0 up to the coder's states.
 LYNX_KERNEL bool LynxReadClasses(const DevicePage& page, int least_class, int class_order, int offset_order,
                                  BitReader* bits, const LynxWarpRows& rows) {
-  const int channels = page.dims.channels, head_dim = HeadDimOf(page.dims);
+  const int channels = page.dims.channels, head_dim = page.dims.head_dim();
   for (int c = 0; c < channels; ++c) {
     const std::uint32_t above = bits->GetGolomb(class_order);
     if (!bits->ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) return false;
@@ -303,9 +303,9 @@ LYNX_KERNEL void LynxDecodeWarp(const Warp& warp, const LynxDecodeJob& job, int 
   warp.ForEach([&](int lane) {
     if (lane == 0) job.ok[page_index] = ok ? 1 : 0;
     if (!ok) return;
-    const int units = UnitsOfHead(job.rope, HeadDimOf(dims)) * dims.address.head_count;
+    const int units = UnitsOfHead(job.rope, dims.head_dim()) * dims.address.head_count;
     for (int i = lane; i < units; i += kRansLanes) {
-      const ChannelUnit unit = UnitOf(job.rope, HeadDimOf(dims), i);
+      const ChannelUnit unit = UnitOf(job.rope, dims.head_dim(), i);
       if (page.exact) {
         CopyExact(page, job.cache, unit, 0, dims.tokens);
         continue;

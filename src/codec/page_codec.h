@@ -33,6 +33,7 @@ struct PageDims {
     const int left = tokens - chunk * kChunkTokens;
     return left < kChunkTokens ? left : kChunkTokens;
   }
+  constexpr int head_dim() const { return channels / address.head_count; }
   constexpr std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
 };
 
