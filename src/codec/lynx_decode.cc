@@ -216,7 +216,7 @@ void LynxCodec::DecodeValues(Payloads payloads, const PageDims& dims, int chunk,
 }
 
 void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const int channels = dims.channels;
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   parts.recent = int(payloads[0][0]);
@@ -244,12 +244,9 @@ void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, 
     kernels_.values(work.centres + std::size_t(coded) * width, work.fine, LynxHalfCell(known), channels,
                     work.centre_steps, row);
   }
-  const RopeTable* rope = RopeOf(dims.address);
-  const int skipped = std::clamp(parts.sinks - first, 0, tokens);
-  for (int head = 0; head < heads && rope != nullptr; ++head) {
-    kernels_.rotate(*rope, first + skipped, tokens - skipped, width,
-                    rows + std::size_t(skipped) * width + head * head_dim);
-  }
+  const int turned = std::max(first, parts.sinks);
+  TurnHeads(kernels_.rotate, RopeOf(dims.address), dims, turned, first + tokens,
+            rows + std::size_t(turned - first) * width);
 }
 
 void LynxCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {

@@ -152,11 +152,9 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
 // Coded rows turn into those before RoPE; then their steps and cells.
 void ChooseCells(const LynxKernels& kernels, const PageDims& dims, const Parts& parts, const RopeTable* rope,
                  const LynxRate& rate, const EncodeWork& work) {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = dims.head_dim();
+  const int channels = dims.channels, head_dim = dims.head_dim();
   float* rows = work.rows + std::size_t(parts.sinks) * std::size_t(channels);
-  for (int head = 0; head < heads && rope != nullptr; ++head) {
-    kernels.unrotate(*rope, parts.sinks, parts.coded, std::size_t(channels), rows + head * head_dim);
-  }
+  TurnHeads(kernels.unrotate, rope, dims, parts.sinks, dims.tokens, rows);
   kernels.magnitudes(rows, parts.coded, channels, work.magnitudes);
   if (rate.steps == nullptr) {
     kernels.spreads(rows, parts.coded, channels, work.spreads);
@@ -197,9 +195,7 @@ bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, 
     const std::size_t c = i % width;
     values[i] = LynxValueOf(2 * work.nested[i] - 15 + 8 * work.means[c], half_cells[c]);
   }
-  for (int first = 0; first < channels && rope != nullptr; first += head_dim) {
-    kernels.rotate(*rope, parts.sinks, parts.coded, width, values + first);
-  }
+  TurnHeads(kernels.rotate, rope, dims, parts.sinks, dims.tokens, values);
   LynxExactEncoder encoder({channels, head_dim, rope, half_cells}, std::span(work.words, elements), work.exact_steps);
   for (int token = dims.tokens - 1; token >= parts.sinks; --token) {
     kernels.widen(from.From(token), 1, channels, work.magnitudes);

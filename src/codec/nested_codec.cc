@@ -49,15 +49,6 @@ void CopyElements(const std::byte* from, ElementType from_type, int count, Eleme
   }
 }
 
-// Rows of the page's tokens first … end - 1, in place.
-void TurnRows(decltype(LynxKernels::rotate) turn, const RopeTable& rope, const PageDims& dims, int first, int end,
-              float* rows) {
-  const int heads = dims.address.head_count, head_dim = dims.channels / heads;
-  for (int head = 0; head < heads; ++head) {
-    turn(rope, first, end - first, std::size_t(dims.channels), rows + head * head_dim);
-  }
-}
-
 }  // namespace
 
 NestedCodec::NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const NestedParameters& parameters,
@@ -99,8 +90,8 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   if (const RopeTable* rope = RopeOf(dims.address)) {
     float* unrotated = scratch.Take<float>(dims.elements());
     std::copy_n(ValuesOf(rows), dims.elements(), unrotated);
-    TurnRows(kernels_.lynx->unrotate, *rope, dims, parts.sinks, dims.tokens,
-             unrotated + std::size_t(parts.sinks) * channels);
+    TurnHeads(kernels_.lynx->unrotate, rope, dims, parts.sinks, dims.tokens,
+              unrotated + std::size_t(parts.sinks) * channels);
     rows = RowsOf(unrotated, dims.channels);
   }
   const PageScales scales(dims.channels, &scratch);
@@ -192,7 +183,7 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   kernels_.nested_reconstruct(from + place.recent_anchor, from + place.recent_residual, place.recent(), dims.channels,
                               parameters_.anchor_bits, low, cell, rows.From(place.cut - begin));
   if (const RopeTable* rope = RopeOf(dims.address)) {
-    TurnRows(kernels_.lynx->rotate, *rope, dims, place.first, place.end, ValuesOf(rows.From(place.first - begin)));
+    TurnHeads(kernels_.lynx->rotate, rope, dims, place.first, place.end, ValuesOf(rows.From(place.first - begin)));
   }
 }
 
