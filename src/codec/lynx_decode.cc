@@ -9,6 +9,7 @@
 #include "codec/lynx_exact.h"
 #include "codec/lynx_payload.h"
 #include "codec/lynx_reference.h"
+#include "codec/page_io.h"
 
 namespace lynx {
 namespace {
@@ -144,10 +145,8 @@ void ReadCentres(const LynxKernels& kernels, int tokens, int channels, const Dec
 }
 
 void LoadSink(std::span<const std::byte> payload, const PageDims& dims, int token, float* row) {
-  const std::byte* from = payload.data() + LynxHeadBytes(dims) + SinkBytes(dims, token);
-  for (int c = 0; c < dims.channels; ++c, from += ElementBytes(dims.element_type)) {
-    row[c] = LoadElement(from, dims.element_type);
-  }
+  CopyElements(payload.data() + LynxHeadBytes(dims) + SinkBytes(dims, token), dims.element_type,
+               std::size_t(dims.channels), ElementType::kF32, reinterpret_cast<std::byte*>(row));
 }
 
 }  // namespace

@@ -244,9 +244,8 @@ bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::
   if (!out.ok() || total >= most_bytes) return false;
   payload_bytes[0] = out.size();
 
-  for (std::size_t i = 0; i < std::size_t(parts.sinks) * width; ++i) {
-    StoreElement(work.rows[i], dims.element_type, sinks + i * std::size_t(ElementBytes(dims.element_type)));
-  }
+  CopyElements(reinterpret_cast<const std::byte*>(work.rows), ElementType::kF32, std::size_t(parts.sinks) * width,
+               dims.element_type, sinks);
   PackRows(work.residuals + std::size_t(parts.plain()) * width, parts.recent, channels, kLynxResidualBits, 0, recent);
   for (int stream = 1; stream < parameters_.streams; ++stream) {
     PackRows(work.residuals, parts.plain(), channels, bits, kLynxResidualBits - stream * bits,

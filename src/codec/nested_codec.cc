@@ -42,13 +42,6 @@ void JoinRanges(const float* least, const float* greatest, int chunks, int chann
   }
 }
 
-// Elements of one token, from one type to another.
-void CopyElements(const std::byte* from, ElementType from_type, int count, ElementType to_type, std::byte* to) {
-  for (int i = 0; i < count; ++i, from += ElementBytes(from_type), to += ElementBytes(to_type)) {
-    StoreElement(LoadElement(from, from_type), to_type, to);
-  }
-}
-
 }  // namespace
 
 NestedCodec::NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const NestedParameters& parameters,
@@ -103,7 +96,7 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   std::byte* to = payloads[0];
   StoreLittle(std::uint16_t(parts.recent), to);
   for (int token = 0; token < parts.sinks; ++token) {
-    CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type,
+    CopyElements(rows.From(token).data, rows.type, channels, dims.element_type,
                  to + kNestedFixedBytes + SinkBytes(dims, token));
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
@@ -172,8 +165,8 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* from = payloads[0].data();
 
   for (int token = begin; token < place.first; ++token) {
-    CopyElements(from + kNestedFixedBytes + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
-                 rows.From(token - begin).data);
+    CopyElements(from + kNestedFixedBytes + SinkBytes(dims, token), dims.element_type, std::size_t(dims.channels),
+                 rows.type, rows.From(token - begin).data);
   }
   kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,
                        dims.channels, low, cell);
