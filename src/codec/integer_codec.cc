@@ -77,7 +77,7 @@ void IntegerCodec::PutSteps(float* magnitudes, std::size_t count, std::byte* to)
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint16_t step = IntegerStepOf(magnitudes[i], greatest_code);
     StoreLittle(step, to + 2 * i);
-    magnitudes[i] = IntegerInverse(F16ToFloat(step));
+    magnitudes[i] = InverseOf(F16ToFloat(step));
   }
 }
 
