@@ -107,6 +107,16 @@ CacheError Compare(const QualityWindow& window, const CacheBlock& other, int att
 
 }  // namespace
 
+Result<std::vector<float>> TeacherForce(Engine* engine, SequenceId sequence, const CacheBlock& block,
+                                        std::span<const Token> feed) {
+  std::vector<float> logits;
+  LYNX_RETURN_IF_ERROR(engine->Truncate(sequence, 0));
+  LYNX_RETURN_IF_ERROR(engine->WriteBlock(sequence, block));
+  const StepInput input{sequence, feed, Logits::kAll};
+  LYNX_RETURN_IF_ERROR(engine->Step(std::span(&input, 1), &logits));
+  return logits;
+}
+
 Result<QualityMeter> QualityMeter::Open(Engine* engine, const QualityOptions& options) {
   LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine->Open());
   return QualityMeter(engine, options, sequence);
@@ -140,13 +150,6 @@ Result<QualityWindow> QualityMeter::Capture(std::vector<Token> prompt) {
   return window;
 }
 
-Status QualityMeter::Force(const CacheBlock& block, std::span<const Token> feed, std::vector<float>* logits) {
-  LYNX_RETURN_IF_ERROR(engine_->Truncate(sequence_, 0));
-  LYNX_RETURN_IF_ERROR(engine_->WriteBlock(sequence_, block));
-  const StepInput input{sequence_, feed, Logits::kAll};
-  return engine_->Step(std::span(&input, 1), logits);
-}
-
 Result<std::vector<Token>> QualityMeter::Draft(const CacheBlock& block, Token token0, int count) {
   std::vector<Token> drafts;
   std::vector<float> row;
@@ -168,8 +171,7 @@ Status QualityMeter::MeasureDrafts(const QualityWindow& window, const CacheBlock
   if (drafts.empty()) return Ok();
   std::vector<Token> feed{token0};
   feed.insert(feed.end(), drafts.begin(), drafts.end() - 1);
-  std::vector<float> rows;
-  LYNX_RETURN_IF_ERROR(Force(full, feed, &rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, TeacherForce(engine_, sequence_, full, feed));
   const auto vocab = std::size_t(engine_->info().vocab_size);
   while (quality->accepted < quality->drafted &&
          Greedy(std::span(rows).subspan(std::size_t(quality->accepted) * vocab, vocab)) ==
@@ -194,8 +196,7 @@ Result<CodecQuality> QualityMeter::Measure(const QualityWindow& window, const Co
   quality.full = Compare(window, full, options_.attention_rows, &quality.full_layers);
   const auto vocab = std::size_t(engine_->info().vocab_size);
   const auto feed = std::span(window.continuation).first(std::size_t(options_.tokens));
-  std::vector<float> full_rows;
-  LYNX_RETURN_IF_ERROR(Force(full, feed, &full_rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> full_rows, TeacherForce(engine_, sequence_, full, feed));
   quality.kl_full_bf16 = quality.kl_anchor_bf16 = MeanDivergence(window.logits, full_rows, vocab);
   quality.top1_full_bf16 = quality.top1_anchor_bf16 = TopAgreement(window.logits, full_rows, vocab);
   if (streams == 1) {  // the anchor is everything: whatever is drafted on it stands
@@ -206,8 +207,7 @@ Result<CodecQuality> QualityMeter::Measure(const QualityWindow& window, const Co
   }
   LYNX_ASSIGN_OR_RETURN(const CacheBlock anchor, DecodeCache(window.cache, codec, encoded, 1, &ignored));
   quality.anchor = Compare(window, anchor, options_.attention_rows, &quality.anchor_layers);
-  std::vector<float> anchor_rows;
-  LYNX_RETURN_IF_ERROR(Force(anchor, feed, &anchor_rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> anchor_rows, TeacherForce(engine_, sequence_, anchor, feed));
   quality.kl_anchor_full = MeanDivergence(full_rows, anchor_rows, vocab);
   quality.kl_anchor_bf16 = MeanDivergence(window.logits, anchor_rows, vocab);
   quality.top1_anchor_full = TopAgreement(full_rows, anchor_rows, vocab);
@@ -228,8 +228,8 @@ Result<double> QualityMeter::NoiseFloor(const QualityWindow& window, std::uint64
       }
     }
   }
-  std::vector<float> rows;
-  LYNX_RETURN_IF_ERROR(Force(noisy, std::span(window.continuation).first(std::size_t(options_.tokens)), &rows));
+  const auto feed = std::span(window.continuation).first(std::size_t(options_.tokens));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, TeacherForce(engine_, sequence_, noisy, feed));
   return MeanDivergence(window.logits, rows, std::size_t(engine_->info().vocab_size));
 }
 
