@@ -26,15 +26,6 @@ RopeShape Rope(RopePairing pairing, int offset, int dims) {
   return rope;
 }
 
-double Nmse(const std::vector<float>& values, const std::vector<float>& decoded) {
-  double error = 0, energy = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    error += std::pow(double(decoded[i]) - values[i], 2);
-    energy += std::pow(double(values[i]), 2);
-  }
-  return error / energy;
-}
-
 void Fill(CacheBlock* block, std::uint64_t seed) {
   for (int layer = 0; layer < int(block->shape().layers.size()); ++layer) {
     for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {

@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
-#include "codec/distortion.h"
 #include "codec/page_memory_test.h"
 #include "codec/page_stream.h"
 
@@ -156,7 +155,7 @@ TEST(Nested, UnRopeTakesTheRotationAway) {
     const auto codec = MustMake("nested:unrope=" + std::to_string(unrope), shape);
     const Streams streams = EncodePage(*codec, source.view()).value();
     ASSERT_TRUE(DecodePage(*codec, streams, 1, target.span()).ok());
-    nmse[unrope] = MeasureDistortion(source.view(), target.view())->nmse();
+    nmse[unrope] = Nmse(values, target.Values());
   }
   EXPECT_LT(nmse[1], nmse[0] / 100);
 }

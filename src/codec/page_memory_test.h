@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -135,6 +136,16 @@ inline Status DecodePage(const Codec& codec, const Streams& streams, std::size_t
   const std::vector<std::span<const std::byte>> prefix(streams.begin(), streams.begin() + std::ptrdiff_t(count));
   auto scratch = ScratchFor(codec, page.address, page.head_dim);
   return codec.Decode(prefix, page, scratch);
+}
+
+// Squared error over squared values.
+inline double Nmse(std::span<const float> values, std::span<const float> decoded) {
+  double error = 0, energy = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    error += std::pow(double(decoded[i]) - values[i], 2);
+    energy += std::pow(double(values[i]), 2);
+  }
+  return error / energy;
 }
 
 inline float Normal(Random& random) {
