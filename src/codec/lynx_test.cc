@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "base/crc32c.h"
 #include "codec/lynx_profile.h"
 #include "codec/lynx_reference.h"
 #include "codec/lynx_tables.h"
@@ -17,8 +16,6 @@ namespace lynx::testing {
 namespace {
 
 constexpr int kDim = 64;
-
-bool IsExact(const Streams& streams) { return (streams[0][6] & std::byte{1}) != std::byte{0}; }
 
 struct Page {
   PageAddress address{0, KvKind::kValue, 0, 1, 512, 256};
@@ -205,10 +202,7 @@ TEST(Lynx, RopeIsTakenOut) {
                                               {RopePairing::kNeox, 16, 32}}) {
     Page page = NormalPage(8);
     page.address.kind = KvKind::kKey;
-    page.rope = {pairing, offset, dims, {}};
-    for (int pair = 0; pair < dims / 2; ++pair) {
-      page.rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
-    }
+    page.rope = RopeOf(pairing, offset, dims);
     const RopeTable table(page.rope, 256);
     for (int token = 0; token < 256; ++token) {
       float* row = page.values.data() + token * kDim;
@@ -458,16 +452,9 @@ class HostileLynx : public ::testing::Test {
     streams_ = Encode("lynx", page_);
     EXPECT_FALSE(IsExact(streams_));
   }
-  static void Reseal(std::vector<std::byte>* stream) {
-    StoreLittle(std::uint32_t(stream->size() - kPageStreamHeaderBytes), stream->data() + 24);
-    const std::span<const std::byte> bytes(*stream);
-    StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
-  }
   // Decodes both streams; true when they were accepted.
   bool Accepts(Streams streams) {
-    Reseal(&streams[0]);
-    StoreLittle(LoadLittle<std::uint32_t>(streams[0].data() + 32), streams[1].data() + 28);
-    Reseal(&streams[1]);
+    Reseal(&streams);
     for (auto& stream : streams) stream.shrink_to_fit();
     PageMemory target(page_.address, page_.head_dim, ElementType::kF32);
     const auto before = target.bytes();
