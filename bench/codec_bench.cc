@@ -109,8 +109,7 @@ void BenchCodec(const std::string& name, const Codec& codec, const CacheBlock& s
   std::vector<std::byte> scratch;
   for (const PageAddress& address :
        PagesOf(source.shape(), 0, source.token_count(), codec.info().page_tokens, codec.info().heads_per_page)) {
-    const LayerShape& layer = source.shape().layers[address.layer];
-    const PageShape shape{address.kind, address.head_count, layer.HeadDim(address.kind), address.token_count};
+    const PageShape shape = ShapeOf(source.shape(), address);
     scratch.resize(std::max(scratch.size(), codec.ScratchBytes(shape)));
     pages.push_back({address, {}});
     for (int k = 0; k < codec.info().stream_count; ++k) pages.back().streams.emplace_back(codec.MaxBytes(shape, k));

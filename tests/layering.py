@@ -25,7 +25,7 @@ ARROWS = {
     "serve": {"net", "transfer", "wire", "speculate", "codec", "base"},
     "front": {"serve", "net", "transfer", "wire", "speculate", "codec", "base"},
     "sim": {"serve", "transfer", "wire", "speculate", "codec", "base"},
-    "eval": {"net", "transfer", "wire", "speculate", "codec", "base"},
+    "eval": {"speculate", "codec", "base"},
 }
 PUBLIC_ONLY = {"python", "examples"}  # include/lynx and nothing of src/
 

@@ -35,13 +35,13 @@ std::size_t BaselineCodec::WorkBytes(const PageDims& dims) const {
   return Scratch::BytesFor<float>(dims.elements()) + PageWorkBytes(dims);
 }
 
-bool BaselineCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                                 std::span<std::size_t> payload_bytes, Scratch scratch) const {
+bool BaselineCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                               std::span<std::size_t> payload_bytes, Scratch scratch) const {
   const auto room = [&](std::size_t k) {
     return k < payloads.size() ? std::span(payloads[k], payload_bytes[k]) : std::span<std::byte>();
   };
   BitWriter writers[kMaxStreams] = {BitWriter(room(0)), BitWriter(room(1))};
-  Write(values, dims, std::span(writers).first(payloads.size()), scratch);
+  Write(ValuesOf(rows), dims, std::span(writers).first(payloads.size()), scratch);
   bool fits = true;
   for (std::size_t k = 0; k < payloads.size(); ++k) {
     writers[k].Finish();
@@ -51,7 +51,7 @@ bool BaselineCodec::EncodeValues(const float* values, const PageDims& dims, std:
   return fits;
 }
 
-// Decodes the whole page: DecodeChunk only copies.
+// Decodes the whole page: DecodeRows only copies.
 Status BaselineCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
   float* values = scratch.Take<float>(dims.elements());
   BitReader readers[kMaxStreams] = {BitReader(payloads[0]),
@@ -67,10 +67,10 @@ Status BaselineCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scr
   return AllWithin(values, dims.elements(), kLargest) ? Ok() : Corrupt("page stream has a scale that is not finite");
 }
 
-void BaselineCodec::DecodeChunk(Payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+void BaselineCodec::DecodeRows(Payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const float* values = scratch.Take<float>(dims.elements());
   const std::size_t row = std::size_t(dims.channels);
-  std::memcpy(rows, values + chunk * kChunkTokens * row, dims.ChunkTokens(chunk) * row * sizeof(float));
+  std::memcpy(rows.data, values + chunk * kChunkTokens * row, dims.ChunkTokens(chunk) * row * sizeof(float));
 }
 
 }  // namespace lynx

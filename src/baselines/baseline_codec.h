@@ -15,8 +15,6 @@ class BaselineCodec : public PageCodec {
   BaselineCodec(const std::string& spec, CodecId id, const CacheShape& shape, int stream_count = 1);
 
  protected:
-  static int HeadDim(const PageDims& dims) { return dims.channels / dims.address.head_count; }
-
   // Scratch of Write and Read, as a sum of Scratch::BytesFor.
   virtual std::size_t PageWorkBytes(const PageDims&) const { return 0; }
   // values: [token][channel], finite. A page that would take more than 2 bytes per element in stream 0, or 1 in a later
@@ -30,10 +28,10 @@ class BaselineCodec : public PageCodec {
   std::size_t PayloadBytes(const PageDims& dims, int stream) const final;
   bool PayloadsVary() const final { return true; }
   std::size_t WorkBytes(const PageDims& dims) const final;
-  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                    std::span<std::size_t> payload_bytes, Scratch scratch) const final;
+  bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                  std::span<std::size_t> payload_bytes, Scratch scratch) const final;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const final;
-  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const final;
+  void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const final;
 };
 
 }  // namespace lynx

@@ -1,10 +1,5 @@
 #include "baselines/baselines.h"
 
-#include <algorithm>
-#include <iterator>
-#include <span>
-
-#include "base/status_macros.h"
 #include "baselines/cachegen_codec.h"
 #include "baselines/fp8_codec.h"
 #include "baselines/grouped_codec.h"
@@ -12,7 +7,7 @@
 #include "baselines/paper_ablation_codec.h"
 #include "baselines/splitzip_codec.h"
 #include "baselines/turboquant_codec.h"
-#include "codec/codec_spec.h"
+#include "codec/catalog.h"
 
 namespace lynx {
 namespace {
@@ -30,42 +25,31 @@ constexpr CodecParameter kPaperAblationParameters[] = {{"alpha", 0, 1e6, 100},  
                                                        {"page", 0, 1, 1, true},  {"chunk", 0, 256, 32, true},
                                                        {"split", 0, 1, 1, true}, {"coded", 0, 1, 0, true}};
 
-using Made = std::unique_ptr<Codec>;
-using Values = std::span<const double>;  // one per parameter
-
-struct Entry {
-  std::string_view name;
-  std::span<const CodecParameter> parameters;
-  Made (*make)(const std::string& spec, const CacheShape& shape, Values values);
-};
-
-Made MakeFp8(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<Fp8Codec>(spec, shape, Fp8Codec::Scale(int(values[0])));
-}
-Made MakeKivi(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<KiviCodec>(spec, shape, int(values[0]), int(values[1]), int(values[2]));
-}
-Made MakeKvQuant(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<KvQuantCodec>(spec, shape, int(values[0]), values[1]);
-}
-Made MakeQuantSpec(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<QuantSpecCodec>(spec, shape, int(values[0]), values[1] != 0);
-}
-Made MakeCacheGen(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<CacheGenCodec>(spec, shape, CacheGenParameters{values[0] != 0, values[1] != 0});
-}
-Made MakeTurboQuant(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<TurboQuantCodec>(spec, shape, int(values[0]));
-}
-Made MakeSplitZip(const std::string& spec, const CacheShape& shape, Values values) {
-  return std::make_unique<SplitZipCodec>(spec, shape, values[0] != 0);
-}
-Made MakePaperAblation(const std::string& spec, const CacheShape& shape, Values values) {
-  const PaperStages stages{values[0], int(values[1]), values[2] != 0, int(values[3]), values[4] != 0, values[5] != 0};
-  return std::make_unique<PaperAblationCodec>(spec, shape, stages);
+template <typename Baseline, typename... Parameters>
+MadeCodec Make(const CodecInputs& from, const Parameters&... parameters) {
+  return MadeCodec(std::make_unique<Baseline>(from.spec, from.shape, parameters...));
 }
 
-constexpr Entry kBaselines[] = {
+MadeCodec MakeFp8(const CodecInputs& from) { return Make<Fp8Codec>(from, Fp8Codec::Scale(int(from.values[0]))); }
+MadeCodec MakeKivi(const CodecInputs& from) {
+  return Make<KiviCodec>(from, int(from.values[0]), int(from.values[1]), int(from.values[2]));
+}
+MadeCodec MakeKvQuant(const CodecInputs& from) { return Make<KvQuantCodec>(from, int(from.values[0]), from.values[1]); }
+MadeCodec MakeQuantSpec(const CodecInputs& from) {
+  return Make<QuantSpecCodec>(from, int(from.values[0]), from.values[1] != 0);
+}
+MadeCodec MakeCacheGen(const CodecInputs& from) {
+  return Make<CacheGenCodec>(from, CacheGenParameters{from.values[0] != 0, from.values[1] != 0});
+}
+MadeCodec MakeTurboQuant(const CodecInputs& from) { return Make<TurboQuantCodec>(from, int(from.values[0])); }
+MadeCodec MakeSplitZip(const CodecInputs& from) { return Make<SplitZipCodec>(from, from.values[0] != 0); }
+MadeCodec MakePaperAblation(const CodecInputs& from) {
+  const std::span<const double> values = from.values;
+  return Make<PaperAblationCodec>(
+      from, PaperStages{values[0], int(values[1]), values[2] != 0, int(values[3]), values[4] != 0, values[5] != 0});
+}
+
+constexpr CodecEntry kBaselines[] = {
     {"fp8", kFp8Parameters, MakeFp8},
     {"kivi", kKiviParameters, MakeKivi},
     {"kvquant", kKvQuantParameters, MakeKvQuant},
@@ -76,30 +60,14 @@ constexpr Entry kBaselines[] = {
     {"paper-ablation", kPaperAblationParameters, MakePaperAblation},
 };
 
-const Entry* Find(std::string_view spec) {
-  const auto entry = std::find_if(std::begin(kBaselines), std::end(kBaselines),
-                                  [&](const Entry& known) { return known.name == CodecNameOf(spec); });
-  return entry == std::end(kBaselines) ? nullptr : entry;
-}
-
 }  // namespace
 
-std::vector<std::string> BaselineNames() {
-  std::vector<std::string> names;
-  for (const Entry& entry : kBaselines) names.emplace_back(entry.name);
-  return names;
-}
+std::vector<std::string> BaselineNames() { return NamesIn(kBaselines); }
 
-bool IsBaseline(std::string_view spec) { return Find(spec) != nullptr; }
+bool IsBaseline(std::string_view spec) { return FindCodec(kBaselines, spec) != nullptr; }
 
 Result<std::unique_ptr<Codec>> MakeBaseline(std::string_view spec, const CacheShape& shape) {
-  const Entry* entry = Find(spec);
-  if (entry == nullptr) {
-    return Unsupported("no baseline \"" + std::string(CodecNameOf(spec)) + "\", there are " + ListOf(BaselineNames()));
-  }
-  LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
-  LYNX_ASSIGN_OR_RETURN(const CodecSpec read, ReadCodecSpec(spec, entry->parameters));
-  return entry->make(read.canonical, shape, read.values);
+  return MakeCodecFrom(kBaselines, "baseline", SimdKernels(), spec, shape);
 }
 
 }  // namespace lynx

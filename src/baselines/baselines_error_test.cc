@@ -66,15 +66,6 @@ std::vector<float> Gaussian(std::size_t count) {
   return values;
 }
 
-double Nmse(const std::vector<float>& values, const std::vector<float>& decoded) {
-  double error = 0, energy = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    error += std::pow(double(values[i]) - double(decoded[i]), 2);
-    energy += std::pow(double(values[i]), 2);
-  }
-  return error / energy;
-}
-
 // Calls visit(least, greatest, greatest error of each prefix) for groups of elements given by first, stride and count.
 void CheckGroup(const Decoded& decoded, std::size_t first, std::size_t stride, int count,
                 const std::function<void(double, double, const std::vector<double>&)>& visit) {

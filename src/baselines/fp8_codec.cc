@@ -39,7 +39,7 @@ Fp8Codec::Fp8Codec(const std::string& spec, const CacheShape& shape, Scale scale
 
 // Head by head: tokens that share a scale, the scale (FP16) and their codes.
 void Fp8Codec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const int tokens = scale_ == Scale::kHeadToken ? 1 : dims.tokens;
   for (int first_channel = 0; first_channel < dims.channels; first_channel += head_dim) {
     for (int first = 0; first < dims.tokens; first += tokens) {
@@ -62,7 +62,7 @@ void Fp8Codec::Write(const float* values, const PageDims& dims, std::span<BitWri
 }
 
 bool Fp8Codec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const int tokens = scale_ == Scale::kHeadToken ? 1 : dims.tokens;
   bool possible = true;
   for (int first_channel = 0; first_channel < dims.channels; first_channel += head_dim) {

@@ -7,13 +7,6 @@
 namespace lynx {
 namespace {
 
-// Elements that share a grid: `count` of them, `stride` apart.
-struct Group {
-  std::size_t first;
-  std::size_t stride;
-  int count;
-};
-
 // The first `tokens` tokens of a page in groups of at most `size`: of tokens in each channel of K, of channels in each
 // head and token of V.
 template <typename Visit>
@@ -22,23 +15,23 @@ void ForEachGroup(const PageDims& dims, int tokens, int size, Visit visit) {
   if (dims.address.kind == KvKind::kKey) {
     for (int first = 0; first < tokens; first += size) {
       for (std::size_t c = 0; c < channels; ++c)
-        visit(Group{first * channels + c, channels, std::min(size, tokens - first)});
+        visit(Strided{first * channels + c, channels, std::min(size, tokens - first)});
     }
     return;
   }
-  const int head_dim = dims.channels / dims.address.head_count;
+  const int head_dim = dims.head_dim();
   for (std::size_t head = 0; head < std::size_t(tokens) * std::size_t(dims.address.head_count); ++head) {
     for (int first = 0; first < head_dim; first += size) {
-      visit(Group{head * std::size_t(head_dim) + std::size_t(first), 1, std::min(size, head_dim - first)});
+      visit(Strided{head * std::size_t(head_dim) + std::size_t(first), 1, std::min(size, head_dim - first)});
     }
   }
 }
 
-Grid PutGridOf(const float* values, const Group& group, int levels, BitWriter* out) {
+Grid PutGridOf(const float* values, const Strided& group, int levels, BitWriter* out) {
   float least = values[group.first], greatest = least;
   for (int i = 1; i < group.count; ++i) {
-    least = std::min(least, values[group.first + i * group.stride]);
-    greatest = std::max(greatest, values[group.first + i * group.stride]);
+    least = std::min(least, values[group.At(i)]);
+    greatest = std::max(greatest, values[group.At(i)]);
   }
   return PutGrid(least, greatest, levels, out);
 }
@@ -84,10 +77,10 @@ void KiviCodec::Write(const float* values, const PageDims& dims, std::span<BitWr
   if (dims.address.kind == KvKind::kKey && window_ > 0) last = PromptTokens(dims) % window_;
   const int tail = TokensInTail(dims, last);
   PutTail(values, dims, tail, &streams[0]);
-  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Group& group) {
+  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Strided& group) {
     const Grid grid = PutGridOf(values, group, 1 << bits_, &streams[0]);
     for (int i = 0; i < group.count; ++i) {
-      streams[0].Put(std::uint32_t(grid.LevelOf(values[group.first + i * group.stride])), bits_);
+      streams[0].Put(std::uint32_t(grid.LevelOf(values[group.At(i)])), bits_);
     }
   });
 }
@@ -95,10 +88,10 @@ void KiviCodec::Write(const float* values, const PageDims& dims, std::span<BitWr
 bool KiviCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch) const {
   const int tail = GetTail(dims, values, &streams[0]);
   if (tail < 0) return false;
-  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Group& group) {
+  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Strided& group) {
     const Grid grid = GetGrid(1 << bits_, &streams[0]);
     for (int i = 0; i < group.count; ++i) {
-      values[group.first + i * group.stride] = grid.ValueOf(float(streams[0].Get(bits_)));
+      values[group.At(i)] = grid.ValueOf(float(streams[0].Get(bits_)));
     }
   });
   return true;
@@ -110,11 +103,11 @@ QuantSpecCodec::QuantSpecCodec(const std::string& spec, const CacheShape& shape,
 void QuantSpecCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams, Scratch) const {
   const int tail = buffer_ ? TokensInTail(dims, group_ + PromptTokens(dims) % group_) : 0;
   PutTail(values, dims, tail, &streams[0]);
-  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Group& group) {
+  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Strided& group) {
     const Grid grid = PutGridOf(values, group, kSpecLevels, &streams[0]);
     const float finer = grid.step / 16.0f;
     for (int i = 0; i < group.count; ++i) {
-      const float value = values[group.first + i * group.stride];
+      const float value = values[group.At(i)];
       const int level = grid.LevelOf(value);
       const float rest = value - grid.ValueOf(float(level));
       const int residual = std::clamp(finer > 0.0f ? NearestInteger(rest / finer) : 0, -8, 7);
@@ -127,12 +120,12 @@ void QuantSpecCodec::Write(const float* values, const PageDims& dims, std::span<
 bool QuantSpecCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch) const {
   const int tail = GetTail(dims, values, &streams[0]);
   if (tail < 0) return false;
-  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Group& group) {
+  ForEachGroup(dims, dims.tokens - tail, group_, [&](const Strided& group) {
     const Grid grid = GetGrid(kSpecLevels, &streams[0]);
     for (int i = 0; i < group.count; ++i) {
       const float level = float(streams[0].Get(4));
       const float residual = streams.size() > 1 ? float(SignedNibble(int(streams[1].Get(4)))) : 0.0f;
-      values[group.first + i * group.stride] = grid.ValueOf(level + residual / 16.0f);
+      values[group.At(i)] = grid.ValueOf(level + residual / 16.0f);
     }
   });
   return true;

@@ -12,19 +12,13 @@ constexpr int kMaxLevels = 16;
 constexpr int kCells = 1024;  // of the histogram that levels are fitted to
 constexpr int kRounds = 50;   // of Lloyd's iteration
 
-// The values that are normalised together.
-struct Vector {
-  std::size_t first;
-  std::size_t stride;
-  int count;
-};
-// K: channels, V: tokens; of rows [tokens][channels].
+// The values that are normalised together. K: channels, V: tokens; of rows [tokens][channels].
 template <typename Visit>
 void ForEachVector(KvKind kind, int tokens, int channels, Visit visit) {
   if (kind == KvKind::kKey) {
-    for (int c = 0; c < channels; ++c) visit(Vector{std::size_t(c), std::size_t(channels), tokens});
+    for (int c = 0; c < channels; ++c) visit(Strided{std::size_t(c), std::size_t(channels), tokens});
   } else {
-    for (int t = 0; t < tokens; ++t) visit(Vector{std::size_t(t) * std::size_t(channels), 1, channels});
+    for (int t = 0; t < tokens; ++t) visit(Strided{std::size_t(t) * std::size_t(channels), 1, channels});
   }
 }
 
@@ -95,7 +89,7 @@ std::size_t KvQuantCodec::PageWorkBytes(const PageDims& dims) const {
 void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams,
                          Scratch scratch) const {
   BitWriter* out = &streams[0];
-  const int channels = dims.channels, head_dim = HeadDim(dims);
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const int sinks = dims.address.first_token == 0 ? 1 : 0, tokens = dims.tokens - sinks;
   for (int i = 0; i < sinks * channels; ++i) PutBf16(values[i], out);
   if (tokens == 0) return;
@@ -115,23 +109,24 @@ void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<Bi
   }
 
   Range* range = ranges;
-  ForEachVector(dims.address.kind, tokens, channels, [&](const Vector& vector) {
-    const auto at = [&](int i) { return vector.first + std::size_t(i) * vector.stride; };
+  ForEachVector(dims.address.kind, tokens, channels, [&](const Strided& vector) {
     for (int i = 0; i < vector.count; ++i) order[i] = i;
-    std::sort(order, order + vector.count,
-              [&](int a, int b) { return rows[at(a)] != rows[at(b)] ? rows[at(a)] < rows[at(b)] : a < b; });
+    std::sort(order, order + vector.count, [&](int a, int b) {
+      return rows[vector.At(a)] != rows[vector.At(b)] ? rows[vector.At(a)] < rows[vector.At(b)] : a < b;
+    });
     const int side = OutliersPerSide(vector.count);
-    const float least = rows[at(order[side])], greatest = rows[at(order[vector.count - 1 - side])];
+    const float least = rows[vector.At(order[side])], greatest = rows[vector.At(order[vector.count - 1 - side])];
     range->low = PutF16(F16Down(least), out);
     range->width = PutF16(F16Up(greatest - range->low), out);
     for (int i = 0; i < 2 * side; ++i) {
       const int index = order[i < side ? i : vector.count - 1 - (i - side)];
-      outlier[at(index)] = true;
+      outlier[vector.At(index)] = true;
       out->Put(std::uint32_t(index), IndexBits(vector.count));
-      PutBf16(rows[at(index)], out);
+      PutBf16(rows[vector.At(index)], out);
     }
     for (int i = 0; i < vector.count; ++i) {
-      if (!outlier[at(i)]) ++histogram[std::min(int(range->Normal(rows[at(i)]) * float(kCells)), kCells - 1)];
+      if (!outlier[vector.At(i)])
+        ++histogram[std::min(int(range->Normal(rows[vector.At(i)]) * float(kCells)), kCells - 1)];
     }
     ++range;
   });
@@ -139,9 +134,9 @@ void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<Bi
   Codebook book = FitCodebook(histogram, 1 << bits_);
   for (int i = 0; i < book.count; ++i) book.levels[i] = PutF16(FloatToF16(book.levels[i]), out);
   range = ranges;
-  ForEachVector(dims.address.kind, tokens, channels, [&](const Vector& vector) {
+  ForEachVector(dims.address.kind, tokens, channels, [&](const Strided& vector) {
     for (int i = 0; i < vector.count; ++i) {
-      const std::size_t at = vector.first + std::size_t(i) * vector.stride;
+      const std::size_t at = vector.At(i);
       if (!outlier[at]) out->Put(std::uint32_t(book.LevelOf(range->Normal(rows[at]))), bits_);
     }
     ++range;
@@ -150,7 +145,7 @@ void KvQuantCodec::Write(const float* values, const PageDims& dims, std::span<Bi
 
 bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch scratch) const {
   BitReader* in = &streams[0];
-  const int channels = dims.channels, head_dim = HeadDim(dims);
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const int sinks = dims.address.first_token == 0 ? 1 : 0, tokens = dims.tokens - sinks;
   for (int i = 0; i < sinks * channels; ++i) values[i] = GetBf16(in);
   if (tokens == 0) return true;
@@ -162,7 +157,7 @@ bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, floa
 
   bool possible = true;
   Range* range = ranges;
-  ForEachVector(dims.address.kind, tokens, channels, [&](const Vector& vector) {
+  ForEachVector(dims.address.kind, tokens, channels, [&](const Strided& vector) {
     range->low = GetF16(in);
     range->width = GetF16(in);
     ++range;
@@ -171,7 +166,7 @@ bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, floa
       const float value = GetBf16(in);
       possible = possible && index < std::uint32_t(vector.count);
       if (!possible) continue;
-      const std::size_t at = vector.first + index * vector.stride;
+      const std::size_t at = vector.At(int(index));
       outlier[at] = true;
       rows[at] = value;
     }
@@ -181,9 +176,9 @@ bool KvQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, floa
   book.count = 1 << bits_;
   for (int i = 0; i < book.count; ++i) book.levels[i] = GetF16(in);
   range = ranges;
-  ForEachVector(dims.address.kind, tokens, channels, [&](const Vector& vector) {
+  ForEachVector(dims.address.kind, tokens, channels, [&](const Strided& vector) {
     for (int i = 0; i < vector.count; ++i) {
-      const std::size_t at = vector.first + std::size_t(i) * vector.stride;
+      const std::size_t at = vector.At(i);
       if (!outlier[at]) rows[at] = range->low + book.levels[in->Get(bits_)] * range->width;
     }
     ++range;

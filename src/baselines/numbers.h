@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/float16.h"
@@ -10,6 +11,14 @@
 #include "codec/rounding.h"
 
 namespace lynx {
+
+// Values of a page, [token][channel], that are coded together.
+struct Strided {
+  std::size_t first;
+  std::size_t stride;
+  int count;
+  std::size_t At(int i) const { return first + std::size_t(i) * stride; }
+};
 
 inline void PutBf16(float value, BitWriter* out) { out->Put(FloatToBf16(value), 16); }
 inline float GetBf16(BitReader* in) { return Bf16ToFloat(std::uint16_t(in->Get(16))); }

@@ -5,14 +5,12 @@
 
 #include "baselines/numbers.h"
 #include "baselines/range_coder.h"
+#include "codec/paper_payload.h"
 
 namespace lynx {
 namespace {
 
 constexpr int kLevelBits = 7;  // levels 0…127
-
-// A scale of 0 belongs to values that are all equal: they are divided by 1 and stay 0.
-float Divisor(float scale) { return scale > 0.0f ? scale : 1.0f; }
 
 }  // namespace
 
@@ -41,7 +39,7 @@ std::size_t PaperAblationCodec::PageWorkBytes(const PageDims& dims) const {
 void PaperAblationCodec::PutChunkFrame(const float* values, int tokens, std::size_t channels, Frame* frame,
                                        BitWriter* out) const {
   const auto normal = [&](int token) {
-    return (values[std::size_t(token) * channels] - frame->base) / Divisor(frame->scale);
+    return (values[std::size_t(token) * channels] - frame->base) / PaperDivisor(frame->scale);
   };
   float sum = 0.0f, greatest = 0.0f;
   for (int token = 0; token < tokens; ++token) sum += normal(token);
@@ -116,8 +114,8 @@ void PaperAblationCodec::Write(const float* values, const PageDims& dims, std::s
   for (int token = 0; token < dims.tokens; ++token) {
     for (std::size_t c = 0; c < channels; ++c) {
       const Frame& frame = frames[token / ChunkTokens(dims) * channels + c];
-      const float normal = (values[token * channels + c] - frame.base) / Divisor(frame.scale);
-      const float x = (normal - frame.mean) / Divisor(frame.range);
+      const float normal = (values[token * channels + c] - frame.base) / PaperDivisor(frame.scale);
+      const float x = (normal - frame.mean) / PaperDivisor(frame.range);
       const int level = levels_.LevelOf(std::fabs(x));
       std::uint32_t code = std::uint32_t(level) | (x < 0.0f ? 1u << kLevelBits : 0u);
       if (stages_.split) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "baselines/numbers.h"
 #include "baselines/range_coder.h"
@@ -75,8 +76,9 @@ bool GetTable(BitReader* in, Table* frequencies) {
 std::array<int, kCodes> Commonest(const Table& counts) {
   std::array<int, kExponents> order;
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return counts[std::size_t(a)] > counts[std::size_t(b)]; });
+  std::partial_sort(order.begin(), order.begin() + kCodes, order.end(), [&](int a, int b) {
+    return std::pair(counts[std::size_t(b)], a) < std::pair(counts[std::size_t(a)], b);
+  });
   std::array<int, kCodes> codes;
   std::copy_n(order.begin(), kCodes, codes.begin());
   return codes;

@@ -13,9 +13,6 @@ namespace {
 
 constexpr std::uint64_t kSeed = 1;  // any; both ends must use the same
 
-// Normalised so that the components have mean square 1; a vector of zeros stays.
-float Inverse(float rms) { return rms > 0.0f ? 1.0f / rms : 0.0f; }
-
 }  // namespace
 
 RandomRotation::RandomRotation(int length) : length_(length), part_(int(std::bit_floor(unsigned(length)))) {
@@ -75,10 +72,10 @@ std::size_t TurboQuantCodec::PageWorkBytes(const PageDims& dims) const {
 }
 
 // Per token and head: the root mean square (FP16; the vector's norm up to a constant), then the codes of the rotated
-// components.
+// components at mean square 1; a vector of zeros stays.
 void TurboQuantCodec::Write(const float* values, const PageDims& dims, std::span<BitWriter> streams,
                             Scratch scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const RandomRotation& rotation = RotationOf(head_dim);
   float* vector = scratch.Take<float>(std::size_t(head_dim));
   for (std::size_t first = 0; first < dims.elements(); first += std::size_t(head_dim)) {
@@ -88,13 +85,13 @@ void TurboQuantCodec::Write(const float* values, const PageDims& dims, std::span
     const float rms = PutF16(FloatToF16(float(std::sqrt(squares / head_dim))), &streams[0]);
     rotation.Apply(vector);
     for (int c = 0; c < head_dim; ++c) {
-      streams[0].Put(std::uint32_t(MaxLevelOf(vector[c] * Inverse(rms), bits_)), bits_);
+      streams[0].Put(std::uint32_t(MaxLevelOf(vector[c] * InverseOf(rms), bits_)), bits_);
     }
   }
 }
 
 bool TurboQuantCodec::Read(std::span<BitReader> streams, const PageDims& dims, float* values, Scratch) const {
-  const int head_dim = HeadDim(dims);
+  const int head_dim = dims.head_dim();
   const RandomRotation& rotation = RotationOf(head_dim);
   for (std::size_t first = 0; first < dims.elements(); first += std::size_t(head_dim)) {
     const float rms = GetF16(&streams[0]);

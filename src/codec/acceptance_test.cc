@@ -16,25 +16,6 @@ namespace {
 // As they are, and with everything that is optional.
 constexpr const char* kSpecs[] = {"nested", "nested:anchor=3,recent=255,unrope=1", "lynx", "lynx:streams=3,recent=255"};
 
-bool IsExact(const Streams& streams) { return OpenPageStream(streams[0])->header.exact; }
-
-RopeShape Rope(RopePairing pairing, int offset, int dims) {
-  RopeShape rope{pairing, offset, dims, {}};
-  for (int pair = 0; pair < dims / 2; ++pair) {
-    rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
-  }
-  return rope;
-}
-
-double Nmse(const std::vector<float>& values, const std::vector<float>& decoded) {
-  double error = 0, energy = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    error += std::pow(double(decoded[i]) - values[i], 2);
-    energy += std::pow(double(values[i]), 2);
-  }
-  return error / energy;
-}
-
 void Fill(CacheBlock* block, std::uint64_t seed) {
   for (int layer = 0; layer < int(block->shape().layers.size()); ++layer) {
     for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
@@ -92,7 +73,7 @@ TEST(Acceptance, A1StridesGiveTheBytesOfTheContiguousCopy) {
   for (const char* spec : kSpecs) {
     for (KvKind kind : {KvKind::kKey, KvKind::kValue}) {
       CacheShape shape = ShapeFor(2, 40);
-      shape.layers[0].rope = Rope(RopePairing::kNeox, 0, 40);
+      shape.layers[0].rope = RopeOf(RopePairing::kNeox, 0, 40);
       const auto codec = MustMake(spec, shape);
       const PageAddress address{0, kind, 0, 2, 2, 70};
       const auto values = PaintValues(Input::kNormal, 70, 80, 3, ElementType::kBf16);
@@ -116,7 +97,7 @@ TEST(Acceptance, A1StridesGiveTheBytesOfTheContiguousCopy) {
 
 TEST(Acceptance, A2OneLatentHeadWithoutV) {
   CacheShape shape;
-  shape.layers.assign(2, {1, 576, 0, Rope(RopePairing::kNorm, 512, 64)});
+  shape.layers.assign(2, {1, 576, 0, RopeOf(RopePairing::kNorm, 512, 64)});
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     const auto codec = MustMake(spec, shape);
@@ -129,10 +110,10 @@ TEST(Acceptance, A2OneLatentHeadWithoutV) {
 
 TEST(Acceptance, A3EachLayerHasItsOwnShape) {
   CacheShape shape;
-  shape.layers = {{2, 256, 256, Rope(RopePairing::kNeox, 0, 256)},
-                  {1, 512, 512, Rope(RopePairing::kNeox, 0, 128)},
+  shape.layers = {{2, 256, 256, RopeOf(RopePairing::kNeox, 0, 256)},
+                  {1, 512, 512, RopeOf(RopePairing::kNeox, 0, 128)},
                   {3, 64, 128, {}},
-                  {1, 576, 0, Rope(RopePairing::kNorm, 512, 64)}};
+                  {1, 576, 0, RopeOf(RopePairing::kNorm, 512, 64)}};
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     ExpectComesBack(*MustMake(spec, shape), shape, 270);
@@ -144,7 +125,7 @@ TEST(Acceptance, A4AnyWidth) {
     for (int head_dim : {5, 17, 33, 63, 64, 80, 96, 97, 128, 192, 256, 576}) {
       SCOPED_TRACE(std::string(spec) + ", " + std::to_string(head_dim) + " wide");
       CacheShape shape;
-      shape.layers.assign(1, {2, head_dim, head_dim, Rope(RopePairing::kNeox, head_dim % 2, head_dim / 2 * 2)});
+      shape.layers.assign(1, {2, head_dim, head_dim, RopeOf(RopePairing::kNeox, head_dim % 2, head_dim / 2 * 2)});
       ExpectComesBack(*MustMake(spec, shape), shape, 140);
     }
   }

@@ -1,11 +1,8 @@
 #include "codec/catalog.h"
 
 #include <algorithm>
-#include <span>
-#include <string>
 
 #include "base/status_macros.h"
-#include "codec/codec_spec.h"
 #include "codec/integer_codec.h"
 #include "codec/lynx_codec.h"
 #include "codec/nested_codec.h"
@@ -26,57 +23,40 @@ constexpr CodecParameter kLynxParameters[] = {{"anchor_bits", 1.2, 4.5, 2.25},
                                               {"unrope", 0, 1, 1, true},
                                               {"exact", 0, 1, 0, true, true}};
 
-using Values = std::span<const double>;  // one per parameter
-using Made = Result<std::unique_ptr<Codec>>;
-using Maker = Made (*)(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
-                       const LynxProfile* profile);
-
-struct Entry {
-  std::string_view name;
-  std::span<const CodecParameter> parameters;
-  Maker make;
-};
-
-Made MakeRaw(const std::string&, Values, const CacheShape& shape, const CodecKernels&, const LynxProfile*) {
-  return Made(std::make_unique<RawCodec>(shape));
-}
+MadeCodec MakeRaw(const CodecInputs& from) { return MadeCodec(std::make_unique<RawCodec>(from.shape)); }
 
 template <int bits>
-Made MakeInteger(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
-                 const LynxProfile*) {
-  return Made(std::make_unique<IntegerCodec>(shape, kernels, bits, int(values[0]), spec));
+MadeCodec MakeInteger(const CodecInputs& from) {
+  return MadeCodec(std::make_unique<IntegerCodec>(from.shape, from.kernels, bits, int(from.values[0]), from.spec));
 }
 
 template <PaperReading reading>
-Made MakePaper(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels&,
-               const LynxProfile*) {
-  return Made(std::make_unique<PaperCodec>(shape, reading, values[0], spec));
+MadeCodec MakePaper(const CodecInputs& from) {
+  return MadeCodec(std::make_unique<PaperCodec>(from.shape, reading, from.values[0], from.spec));
 }
 
-Made MakeNested(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
-                const LynxProfile*) {
+MadeCodec MakeNested(const CodecInputs& from) {
   NestedParameters parameters;
-  parameters.anchor_bits = int(values[0]);
-  parameters.recent = int(values[1]);
-  parameters.unrope = values[2] != 0;
-  return Made(std::make_unique<NestedCodec>(shape, kernels, parameters, spec));
+  parameters.anchor_bits = int(from.values[0]);
+  parameters.recent = int(from.values[1]);
+  parameters.unrope = from.values[2] != 0;
+  return MadeCodec(std::make_unique<NestedCodec>(from.shape, from.kernels, parameters, from.spec));
 }
 
-Made MakeLynx(const std::string& spec, Values values, const CacheShape& shape, const CodecKernels& kernels,
-              const LynxProfile* profile) {
+MadeCodec MakeLynx(const CodecInputs& from) {
   LynxParameters parameters;
-  parameters.anchor_bits = values[0];
-  parameters.recent = int(values[1]);
-  parameters.streams = int(values[2]);
-  parameters.unrope = values[3] != 0;
-  parameters.exact = values[4] != 0;
-  if (parameters.exact && shape.element_type != ElementType::kBf16) {
+  parameters.anchor_bits = from.values[0];
+  parameters.recent = int(from.values[1]);
+  parameters.streams = int(from.values[2]);
+  parameters.unrope = from.values[3] != 0;
+  parameters.exact = from.values[4] != 0;
+  if (parameters.exact && from.shape.element_type != ElementType::kBf16) {
     return Invalid("codec lynx: exact=1 needs a BF16 cache; leave it out");
   }
-  return Made(std::make_unique<LynxCodec>(shape, *kernels.lynx, parameters, spec, profile));
+  return MadeCodec(std::make_unique<LynxCodec>(from.shape, *from.kernels.lynx, parameters, from.spec, from.profile));
 }
 
-constexpr Entry kCatalog[] = {
+constexpr CodecEntry kCatalog[] = {
     {"raw", {}, MakeRaw},
     {"int8", kIntegerParameters, MakeInteger<8>},
     {"int4", kIntegerParameters, MakeInteger<4>},
@@ -88,19 +68,24 @@ constexpr Entry kCatalog[] = {
 
 }  // namespace
 
-std::vector<std::string> CodecNames() {
+const CodecEntry* FindCodec(std::span<const CodecEntry> catalog, std::string_view spec) {
+  const auto entry = std::find_if(catalog.begin(), catalog.end(),
+                                  [&](const CodecEntry& known) { return known.name == CodecNameOf(spec); });
+  return entry == catalog.end() ? nullptr : &*entry;
+}
+
+std::vector<std::string> NamesIn(std::span<const CodecEntry> catalog) {
   std::vector<std::string> names;
-  for (const Entry& entry : kCatalog) names.emplace_back(entry.name);
+  for (const CodecEntry& entry : catalog) names.emplace_back(entry.name);
   return names;
 }
 
-Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::string_view spec,
-                                             const CacheShape& shape, const Profile* profile) {
-  const std::string_view name = CodecNameOf(spec);
-  const auto entry =
-      std::find_if(std::begin(kCatalog), std::end(kCatalog), [name](const Entry& known) { return known.name == name; });
-  if (entry == std::end(kCatalog)) {
-    return Unsupported("no codec \"" + std::string(name) + "\", there are " + ListOf(CodecNames()));
+MadeCodec MakeCodecFrom(std::span<const CodecEntry> catalog, std::string_view what, const CodecKernels& kernels,
+                        std::string_view spec, const CacheShape& shape, const Profile* profile) {
+  const CodecEntry* entry = FindCodec(catalog, spec);
+  if (entry == nullptr) {
+    return Unsupported("no " + std::string(what) + " \"" + std::string(CodecNameOf(spec)) + "\", there are " +
+                       ListOf(NamesIn(catalog)));
   }
   LYNX_RETURN_IF_ERROR(CheckCacheShape(shape));
   LYNX_ASSIGN_OR_RETURN(const CodecSpec read, ReadCodecSpec(spec, entry->parameters));
@@ -108,11 +93,18 @@ Result<std::unique_ptr<Codec>> MakeCodecWith(const CodecKernels& kernels, std::s
   if (profile != nullptr) {
     LYNX_ASSIGN_OR_RETURN(channels, ReadLynxProfile(*profile, shape));
   }
-  return entry->make(read.canonical, read.values, shape, kernels, profile != nullptr ? &channels : nullptr);
+  return entry->make({read.canonical, read.values, shape, kernels, profile != nullptr ? &channels : nullptr});
 }
 
-Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec, const CacheShape& shape, const Profile* profile) {
+MadeCodec MakeCodecWith(const CodecKernels& kernels, std::string_view spec, const CacheShape& shape,
+                        const Profile* profile) {
+  return MakeCodecFrom(kCatalog, "codec", kernels, spec, shape, profile);
+}
+
+MadeCodec MakeCodec(std::string_view spec, const CacheShape& shape, const Profile* profile) {
   return MakeCodecWith(SimdKernels(), spec, shape, profile);
 }
+
+std::vector<std::string> CodecNames() { return NamesIn(kCatalog); }
 
 }  // namespace lynx

@@ -1,7 +1,6 @@
 // One-element definitions exhaustively, and every kernel table against the reference.
 #include <gtest/gtest.h>
 
-#include "codec/distortion.h"
 #include "codec/elements.h"
 #include "codec/page_codec.h"
 #include "codec/page_memory_test.h"
@@ -229,24 +228,8 @@ TEST(Kernels, EveryCodeReconstructsTheSame) {
   }
 }
 
-TEST(Distortion, SumsOfSquares) {
-  const PageAddress address{0, KvKind::kKey, 0, 1, 0, 2};
-  PageMemory original(address, 2, ElementType::kF32), other(address, 2, ElementType::kBf16, Layout::kTokensLast);
-  original.Fill({3, 0, 0, 4});
-  other.Fill({3, 1, 0, 2});
-  auto distortion = MeasureDistortion(original.view(), other.view());
-  ASSERT_TRUE(distortion.ok());
-  EXPECT_DOUBLE_EQ(distortion->nmse(), 5.0 / 25.0);
-  EXPECT_DOUBLE_EQ(distortion->max_error, 2.0);
-  distortion->Add(*distortion);
-  EXPECT_DOUBLE_EQ(distortion->nmse(), 5.0 / 25.0);
-  EXPECT_EQ(Distortion().nmse(), 0.0);
-  PageMemory shorter({0, KvKind::kKey, 0, 1, 0, 1}, 2, ElementType::kF32);
-  EXPECT_FALSE(MeasureDistortion(original.view(), shorter.view()).ok());
-}
-
 // Normal values: how far each codec is from the original, so that a loss of precision inside the bounds is seen too.
-TEST(Distortion, OfEveryCodecOnNormalValues) {
+TEST(Nmse, OfEveryCodecOnNormalValues) {
   struct Case {
     const char* spec;
     double anchor;
@@ -265,7 +248,7 @@ TEST(Distortion, OfEveryCodecOnNormalValues) {
     for (std::size_t count : {std::size_t{1}, streams.size()}) {
       PageMemory target(address, 64, ElementType::kF32);
       ASSERT_TRUE(DecodePage(*codec, streams, count, target.span()).ok());
-      const double nmse = MeasureDistortion(source.view(), target.view())->nmse();
+      const double nmse = Nmse(values, target.Values());
       const double expected = count == 1 ? each.anchor : each.full;
       EXPECT_LT(nmse, expected * 1.1) << each.spec << " from " << count;
       EXPECT_GT(nmse, expected * 0.8) << each.spec << " from " << count;

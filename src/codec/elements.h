@@ -15,6 +15,9 @@ constexpr int NearestInteger(float x) {
   return std::bit_cast<std::int32_t>(x + 12582912.0f) - std::bit_cast<std::int32_t>(12582912.0f);
 }
 
+// 1 / x, or 0 for a step of 0.
+constexpr float InverseOf(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
+
 // --- nested ---
 
 inline constexpr int kNestedBits = 8;  // of n, anchor and residual together
@@ -37,7 +40,6 @@ struct NestedChunkScale {
 };
 constexpr float NestedLow(float base, float unit, std::uint8_t offset) { return base + float(offset) * unit; }
 constexpr float NestedCell(float unit, std::uint8_t width) { return float(width + 1) * unit / kNestedCells; }
-constexpr float NestedInverse(float cell) { return cell > 0.0f ? 1.0f / cell : 0.0f; }
 constexpr NestedChunkScale NestedChunkScaleOf(float base, float unit, float least, float greatest) {
   if (unit == 0.0f) return {0, 0};
   // Neither quotient is negative or above 2^9, so conversion to int is floor, without a call.
@@ -67,14 +69,13 @@ struct NestedEncoderGrid {
 constexpr NestedEncoderGrid NestedEncoderGridOf(float base, float unit, float least, float greatest) {
   const NestedChunkScale scale = NestedChunkScaleOf(base, unit, least, greatest);
   const float cell = NestedCell(unit, scale.width);
-  return {scale, NestedFirst(NestedLow(base, unit, scale.offset), NestedHalf(0), cell), NestedInverse(cell)};
+  return {scale, NestedFirst(NestedLow(base, unit, scale.offset), NestedHalf(0), cell), InverseOf(cell)};
 }
 constexpr float NestedCentre(int n, float first, float cell) { return first + float(n) * cell; }
 
 // --- int8, int4 ---
 
 constexpr std::uint16_t IntegerStepOf(float magnitude, float greatest_code) { return F16Up(magnitude / greatest_code); }
-constexpr float IntegerInverse(float step) { return step > 0.0f ? 1.0f / step : 0.0f; }
 
 // A nibble as a signed number.
 constexpr int SignedNibble(int nibble) { return (nibble ^ 8) - 8; }

@@ -77,31 +77,32 @@ void IntegerCodec::PutSteps(float* magnitudes, std::size_t count, std::byte* to)
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint16_t step = IntegerStepOf(magnitudes[i], greatest_code);
     StoreLittle(step, to + 2 * i);
-    magnitudes[i] = IntegerInverse(F16ToFloat(step));
+    magnitudes[i] = InverseOf(F16ToFloat(step));
   }
 }
 
-bool IntegerCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                                std::span<std::size_t> payload_bytes, Scratch scratch) const {
+void IntegerCodec::EncodeGroups(const float* values, const PageDims& dims, std::byte* payload, Scratch scratch) const {
   const int channels = dims.channels;
-  if (group_ == 0) return EncodeRows(RowsOf(values, channels), dims, payloads, payload_bytes, scratch);
   const std::size_t groups = GroupsOf(dims), steps = std::size_t(dims.tokens) * groups;
   float* inverse_steps = scratch.Take<float>(steps);
   for (int token = 0; token < dims.tokens; ++token) {
     GroupMagnitudes(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups);
   }
-  PutSteps(inverse_steps, steps, payloads[0]);
-  std::byte* codes = payloads[0] + 2 * steps;
+  PutSteps(inverse_steps, steps, payload);
+  std::byte* codes = payload + 2 * steps;
   std::memset(codes, 0, RowBytes(dims.tokens, channels, bits_));
   for (int token = 0; token < dims.tokens; ++token) {
     GroupQuantize(values + std::size_t(token) * channels, channels, group_, inverse_steps + token * groups, token,
                   bits_, codes);
   }
-  return true;
 }
 
 bool IntegerCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                               std::span<std::size_t>, Scratch scratch) const {
+  if (group_ > 0) {
+    EncodeGroups(ValuesOf(rows), dims, payloads[0], scratch);
+    return true;
+  }
   float* inverse_steps = scratch.Take<float>(dims.tokens);
   kernels_.token_magnitudes(rows, dims.tokens, dims.channels, inverse_steps);
   if (!AllWithin(inverse_steps, std::size_t(dims.tokens), kMaxMagnitude)) return false;
@@ -116,33 +117,17 @@ Status IntegerCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scra
              : Corrupt("page stream has a step that is not finite");
 }
 
-// The steps and codes of a chunk.
-const std::byte* IntegerCodec::GetChunk(Payloads payloads, const PageDims& dims, int chunk, float* steps) const {
-  const std::size_t groups = GroupsOf(dims), first = std::size_t(chunk) * kChunkTokens;
-  const std::byte* from = payloads[0].data();
-  for (std::size_t i = 0; i < std::size_t(dims.ChunkTokens(chunk)) * groups; ++i) {
-    steps[i] = LoadF16(from + 2 * (first * groups + i));
-  }
-  return from + 2 * std::size_t(dims.tokens) * groups + RowBytes(int(first), dims.channels, bits_);
-}
-
-void IntegerCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  const int channels = dims.channels, tokens = dims.ChunkTokens(chunk);
-  if (group_ == 0) return DecodeRows(payloads, dims, chunk, RowsOf(rows, channels), scratch);
-  const std::size_t groups = GroupsOf(dims);
-  float* steps = scratch.Take<float>(std::size_t(tokens) * groups);
-  const std::byte* codes = GetChunk(payloads, dims, chunk, steps);
-  for (int token = 0; token < tokens; ++token) {
-    GroupReconstruct(codes, channels, group_, steps + token * groups, token, bits_,
-                     rows + std::size_t(token) * channels);
-  }
-}
-
 void IntegerCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const int tokens = dims.ChunkTokens(chunk);
-  float* steps = scratch.Take<float>(tokens);
-  const std::byte* codes = GetChunk(payloads, dims, chunk, steps);
-  kernels_.integer_reconstruct(codes, tokens, dims.channels, bits_, steps, rows);
+  const std::size_t groups = GroupsOf(dims), first = std::size_t(chunk) * kChunkTokens;
+  float* steps = scratch.Take<float>(std::size_t(tokens) * groups);
+  const std::byte* from = payloads[0].data();
+  for (std::size_t i = 0; i < std::size_t(tokens) * groups; ++i) steps[i] = LoadF16(from + 2 * (first * groups + i));
+  const std::byte* codes = from + 2 * std::size_t(dims.tokens) * groups + RowBytes(int(first), dims.channels, bits_);
+  if (group_ == 0) return kernels_.integer_reconstruct(codes, tokens, dims.channels, bits_, steps, rows);
+  for (int token = 0; token < tokens; ++token) {
+    GroupReconstruct(codes, dims.channels, group_, steps + token * groups, token, bits_, ValuesOf(rows.From(token)));
+  }
 }
 
 }  // namespace lynx

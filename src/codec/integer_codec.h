@@ -14,12 +14,9 @@ class IntegerCodec : public PageCodec {
 
  protected:
   std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
+  bool TakesBf16(const PageAddress&) const override { return group_ == 0; }
   std::size_t WorkBytes(const PageDims& dims) const override;
-  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                    std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
-  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
-  bool TakesRows(const PageAddress&) const override { return group_ == 0; }
   bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                   std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
@@ -27,7 +24,7 @@ class IntegerCodec : public PageCodec {
  private:
   std::size_t GroupsOf(const PageDims& dims) const;
   void PutSteps(float* magnitudes, std::size_t count, std::byte* to) const;
-  const std::byte* GetChunk(Payloads payloads, const PageDims& dims, int chunk, float* steps) const;
+  void EncodeGroups(const float* values, const PageDims& dims, std::byte* payload, Scratch scratch) const;
 
   const CodecKernels& kernels_;
   const int bits_;

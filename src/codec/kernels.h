@@ -21,13 +21,15 @@ struct BasicRows {
 };
 using ConstRows = BasicRows<const std::byte>;
 using Rows = BasicRows<std::byte>;
-// Dense F32 rows.
+// Dense F32 rows, and their values.
 inline ConstRows RowsOf(const float* values, int channels) {
   return {reinterpret_cast<const std::byte*>(values), std::ptrdiff_t(channels) * 4, ElementType::kF32};
 }
 inline Rows RowsOf(float* values, int channels) {
   return {reinterpret_cast<std::byte*>(values), std::ptrdiff_t(channels) * 4, ElementType::kF32};
 }
+inline const float* ValuesOf(ConstRows rows) { return reinterpret_cast<const float*>(rows.data); }
+inline float* ValuesOf(Rows rows) { return reinterpret_cast<float*>(rows.data); }
 
 struct LynxKernels;
 

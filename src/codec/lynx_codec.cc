@@ -70,8 +70,6 @@ std::size_t LynxCodec::ExpectedPayloadBytes(const PageDims& dims, int stream) co
   return bytes > kPageStreamHeaderBytes ? bytes - kPageStreamHeaderBytes : bytes;
 }
 
-std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeBytes(dims); }
-
 double LynxCodec::LeastSymbolBits() const { return 0.75 * parameters_.anchor_bits; }
 
 // What is left of anchor_bits for symbols, per value, once everything else is paid that stream 0 brings over the whole
@@ -101,7 +99,7 @@ LynxRate LynxCodec::RateOf(const PageDims& dims) const {
   const double delta = deltas_[before] + (at - double(before)) * (deltas_[before + 1] - deltas_[before]);
   const int above = std::max(int(delta + 0.5) - deltas_.back(), 0);
   const std::size_t slot = 2 * std::size_t(dims.address.layer) + std::size_t(dims.address.kind);
-  const int first = dims.address.first_head * (dims.channels / dims.address.head_count);
+  const int first = dims.address.first_head * dims.head_dim();
   const std::size_t part = steps_.size() / kDeltaParts * std::size_t(above % kDeltaParts);
   rate.steps = steps_.data() + part + row_begins_[slot] + first;
   rate.add = above / kDeltaParts;

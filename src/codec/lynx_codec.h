@@ -44,22 +44,19 @@ class LynxCodec : public PageCodec {
   bool PayloadsVary() const override { return true; }
   std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
   std::size_t ExpectedPayloadBytes(const PageDims& dims, int stream) const override;
+  bool TakesBf16(const PageAddress&) const override { return true; }
   std::size_t WorkBytes(const PageDims& dims) const override;
-  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                    std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
-  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
-  bool TakesRows(const PageAddress&) const override { return true; }
   bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                   std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;
 
  private:
-  static std::size_t EncodeBytes(const PageDims& dims);
   double LeastSymbolBits() const;
   double SymbolBits(const PageDims& dims) const;
   Status CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const;
-  // DecodeChunk without the exact stream.
+  // What DecodeRows gives as F32, and that without the exact stream.
+  void DecodeValues(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const;
   void DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const;
 
   const LynxKernels& kernels_;

@@ -9,6 +9,7 @@
 #include "codec/lynx_exact.h"
 #include "codec/lynx_payload.h"
 #include "codec/lynx_reference.h"
+#include "codec/page_io.h"
 
 namespace lynx {
 namespace {
@@ -16,21 +17,21 @@ namespace {
 // What decoding keeps: centres in 32nds of a step but for the residual, all coded tokens; and per channel. Fits what
 // encoding needs.
 struct DecodeWork {
-  DecodeWork(const PageDims& dims, Scratch* scratch)
-      : centres(scratch->Take<std::int32_t>(dims.elements())),
-        symbols(scratch->Take<std::uint8_t>(dims.elements())),
-        outermost(scratch->Take<std::uint32_t>(dims.elements())),
-        sorted(scratch->Take<std::uint32_t>(dims.elements())),
-        classes(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
-        means(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
-        shifts(scratch->Take<std::int32_t>(std::size_t(dims.channels))),
-        steps(scratch->Take<std::int16_t>(std::size_t(dims.channels))),
-        centre_steps(scratch->Take<float>(std::size_t(dims.channels))),
-        fine(scratch->Take<std::uint8_t>(std::size_t(dims.channels))),
-        tables(scratch->Take<const LynxTable*>(std::size_t(dims.channels))),
-        first_of(scratch->Take<std::uint32_t>(std::size_t(dims.channels) + 1)),
-        chunk(scratch->Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * std::size_t(dims.channels))),
-        exact(scratch->Take<std::uint16_t>(dims.elements())) {}
+  DecodeWork(const PageDims& dims, Scratch scratch)
+      : centres(scratch.Take<std::int32_t>(dims.elements())),
+        symbols(scratch.Take<std::uint8_t>(dims.elements())),
+        outermost(scratch.Take<std::uint32_t>(dims.elements())),
+        sorted(scratch.Take<std::uint32_t>(dims.elements())),
+        classes(scratch.Take<std::int32_t>(std::size_t(dims.channels))),
+        means(scratch.Take<std::int32_t>(std::size_t(dims.channels))),
+        shifts(scratch.Take<std::int32_t>(std::size_t(dims.channels))),
+        steps(scratch.Take<std::int16_t>(std::size_t(dims.channels))),
+        centre_steps(scratch.Take<float>(std::size_t(dims.channels))),
+        fine(scratch.Take<std::uint8_t>(std::size_t(dims.channels))),
+        tables(scratch.Take<const LynxTable*>(std::size_t(dims.channels))),
+        first_of(scratch.Take<std::uint32_t>(std::size_t(dims.channels) + 1)),
+        chunk(scratch.Take<float>(std::size_t(std::min(dims.tokens, kChunkTokens)) * std::size_t(dims.channels))),
+        exact(scratch.Take<std::uint16_t>(dims.elements())) {}
   std::int32_t* centres;
   std::uint8_t* symbols;
   std::uint32_t *outermost, *sorted;  // positions of outermost symbols; what they leave open
@@ -53,38 +54,16 @@ struct Fields {
 
 Status Damaged() { return Corrupt("page stream payload does not fit the page's shape"); }
 
-// Adds step offsets (order -1: none) to the steps of the heads, and checks all.
-Status ReadOffsets(int channels, int head_dim, int order, const DecodeWork& work, BitReader* bits) {
-  std::int64_t offset = 0;
-  for (int c = 0; c < channels; ++c) {
-    if (c % head_dim == 0) offset = 0;
-    if (order >= 0) offset += UnZigZag(bits->GetGolomb(order));
-    const std::int64_t step = work.steps[c] + kLynxOffsetUnit * offset;
-    if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) {
-      return Corrupt("page stream has an impossible step");
-    }
-    work.steps[c] = std::int16_t(step);
-    work.centre_steps[c] = EighthOctave(int(step) - 40);
-  }
-  return Ok();
-}
-
 Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, const DecodeWork& work, Fields* fields) {
   ByteReader reader(payload);
   Parts& parts = fields->parts;
   parts = PartsOf(dims);
-  parts.recent = reader.Get<std::uint8_t>();
-  const int least_class = reader.Get<std::uint8_t>();
-  const int orders = reader.Get<std::uint8_t>();
-  fields->mean_order = orders >> 4;
-  const int offset_order = int(reader.Get<std::uint8_t>()) - 1;
-  if (offset_order > kLynxMaxOrder) return Damaged();
-  const int head_dim = dims.channels / dims.address.head_count;
-  for (int c = 0; c < dims.channels; ++c) {
-    work.steps[c] = c % head_dim == 0 ? reader.Get<std::int16_t>() : work.steps[c - 1];
-  }
+  const std::span<const std::byte> head = reader.GetBytes(LynxHeadBytes(dims));
   const std::span<const std::byte> sinks = reader.GetBytes(SinkBytes(dims, parts.sinks));
-  if (!reader.ok() || parts.coded == 0 || parts.recent > parts.coded) return Damaged();
+  if (!reader.ok() || parts.coded == 0) return Damaged();
+  parts.recent = int(head[0]);
+  fields->mean_order = int(head[2]) >> 4;
+  if (parts.recent > parts.coded || int(head[3]) - 1 > kLynxMaxOrder) return Damaged();
   if (!SinksWithin(sinks.data(), std::size_t(parts.sinks) * std::size_t(dims.channels), dims.element_type)) {
     return Corrupt("page stream has a sink that is not finite or too large");
   }
@@ -92,16 +71,15 @@ Status ReadFields(std::span<const std::byte> payload, const PageDims& dims, cons
   const std::span<const std::byte> rest = reader.GetBytes(reader.left());
   if (!reader.ok()) return Damaged();
   BitReader bits(rest);
+  if (!LynxGetClasses(head.data(), dims.channels, &bits, work.classes)) return Damaged();
+  if (!LynxGetSteps(head.data(), dims.channels, dims.head_dim(), &bits, work.steps)) {
+    return Corrupt("page stream has an impossible step");
+  }
   for (int c = 0; c < dims.channels; ++c) {
-    const std::uint32_t above = bits.GetGolomb(orders & 15);
-    if (!bits.ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) {
-      return Damaged();
-    }
-    work.classes[c] = least_class + int(above);
     work.shifts[c] = LynxShift(work.classes[c]);
     work.tables[c] = &LynxTables::Get()[LynxTableOf(work.classes[c])];
+    work.centre_steps[c] = EighthOctave(work.steps[c] - 40);
   }
-  LYNX_RETURN_IF_ERROR(ReadOffsets(dims.channels, head_dim, offset_order, work, &bits));
   fields->coded = rest.subspan(bits.bytes());
   return Ok();
 }
@@ -144,17 +122,14 @@ void ReadCentres(const LynxKernels& kernels, int tokens, int channels, const Dec
 }
 
 void LoadSink(std::span<const std::byte> payload, const PageDims& dims, int token, float* row) {
-  const std::byte* from = payload.data() + LynxHeadBytes(dims) + SinkBytes(dims, token);
-  for (int c = 0; c < dims.channels; ++c, from += ElementBytes(dims.element_type)) {
-    row[c] = LoadElement(from, dims.element_type);
-  }
+  CopyElements(payload.data() + LynxHeadBytes(dims) + SinkBytes(dims, token), dims.element_type,
+               std::size_t(dims.channels), ElementType::kF32, reinterpret_cast<std::byte*>(row));
 }
 
 }  // namespace
 
 Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const {
-  Scratch pieces = scratch;
-  const DecodeWork work(dims, &pieces);
+  const DecodeWork work(dims, scratch);
   Fields fields;
   LYNX_RETURN_IF_ERROR(ReadFields(payloads[0], dims, work, &fields));
   for (std::size_t stream = 1; stream < payloads.size() && !IsExactStream(int(stream)); ++stream) {
@@ -182,13 +157,12 @@ Status LynxCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratch
   return IsExactStream(int(payloads.size()) - 1) ? CheckExact(payloads, dims, scratch) : Ok();
 }
 
-// Decodes the exact stream, so that DecodeChunk only copies.
+// Decodes the exact stream, so that DecodeRows only copies.
 Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch scratch) const {
-  Scratch pieces = scratch;
-  const DecodeWork work(dims, &pieces);
+  const DecodeWork work(dims, scratch);
   const std::size_t width = std::size_t(dims.channels);
-  const int head_dim = dims.channels / dims.address.head_count, sinks = PartsOf(dims).sinks;
-  LynxExactDecoder decoder({dims.channels, head_dim, RopeOf(dims.address), work.centre_steps}, payloads.back());
+  const int sinks = PartsOf(dims).sinks;
+  LynxExactDecoder decoder({dims.channels, dims.head_dim(), RopeOf(dims.address), work.centre_steps}, payloads.back());
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const int first = chunk * kChunkTokens, end = first + dims.ChunkTokens(chunk);
     DecodeCells(payloads.first(payloads.size() - 1), dims, chunk, work.chunk, scratch);
@@ -200,9 +174,9 @@ Status LynxCodec::CheckExact(Payloads payloads, const PageDims& dims, Scratch sc
   return decoder.Finish();
 }
 
-void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+void LynxCodec::DecodeValues(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
   if (!IsExactStream(int(payloads.size()) - 1)) return DecodeCells(payloads, dims, chunk, rows, scratch);
-  const DecodeWork work(dims, &scratch);
+  const DecodeWork work(dims, scratch);
   const std::size_t width = std::size_t(dims.channels);
   const int sinks = PartsOf(dims).sinks, first = chunk * kChunkTokens, end = first + dims.ChunkTokens(chunk);
   for (int token = first; token < end; ++token, rows += width) {
@@ -216,11 +190,11 @@ void LynxCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, 
 }
 
 void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const int channels = dims.channels;
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   parts.recent = int(payloads[0][0]);
-  const DecodeWork work(dims, &scratch);
+  const DecodeWork work(dims, scratch);
   const std::byte* recent = payloads[0].data() + LynxHeadBytes(dims) + SinkBytes(dims, parts.sinks);
   const int first = chunk * kChunkTokens, tokens = dims.ChunkTokens(chunk), bits = StreamBits();
   for (int token = first; token < first + tokens; ++token) {
@@ -244,18 +218,15 @@ void LynxCodec::DecodeCells(Payloads payloads, const PageDims& dims, int chunk, 
     kernels_.values(work.centres + std::size_t(coded) * width, work.fine, LynxHalfCell(known), channels,
                     work.centre_steps, row);
   }
-  const RopeTable* rope = RopeOf(dims.address);
-  const int skipped = std::clamp(parts.sinks - first, 0, tokens);
-  for (int head = 0; head < heads && rope != nullptr; ++head) {
-    kernels_.rotate(*rope, first + skipped, tokens - skipped, width,
-                    rows + std::size_t(skipped) * width + head * head_dim);
-  }
+  const int turned = std::max(first, parts.sinks);
+  TurnHeads(kernels_.rotate, RopeOf(dims.address), dims, turned, first + tokens,
+            rows + std::size_t(turned - first) * width);
 }
 
 void LynxCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
-  Scratch pieces = scratch;
-  const DecodeWork work(dims, &pieces);
-  DecodeChunk(payloads, dims, chunk, work.chunk, scratch);
+  if (rows.type == ElementType::kF32) return DecodeValues(payloads, dims, chunk, ValuesOf(rows), scratch);
+  const DecodeWork work(dims, scratch);
+  DecodeValues(payloads, dims, chunk, work.chunk, scratch);
   kernels_.narrow(work.chunk, dims.ChunkTokens(chunk), dims.channels, rows);
 }
 

@@ -152,11 +152,9 @@ void PutSymbols(const LynxKernels& kernels, const EncodeWork& work, int tokens, 
 // Coded rows turn into those before RoPE; then their steps and cells.
 void ChooseCells(const LynxKernels& kernels, const PageDims& dims, const Parts& parts, const RopeTable* rope,
                  const LynxRate& rate, const EncodeWork& work) {
-  const int channels = dims.channels, heads = dims.address.head_count, head_dim = channels / heads;
+  const int channels = dims.channels, head_dim = dims.head_dim();
   float* rows = work.rows + std::size_t(parts.sinks) * std::size_t(channels);
-  for (int head = 0; head < heads && rope != nullptr; ++head) {
-    kernels.unrotate(*rope, parts.sinks, parts.coded, std::size_t(channels), rows + head * head_dim);
-  }
+  TurnHeads(kernels.unrotate, rope, dims, parts.sinks, dims.tokens, rows);
   kernels.magnitudes(rows, parts.coded, channels, work.magnitudes);
   if (rate.steps == nullptr) {
     kernels.spreads(rows, parts.coded, channels, work.spreads);
@@ -188,7 +186,7 @@ void ChooseSymbols(const LynxKernels& kernels, int tokens, int channels, const E
 // The exact stream. What all other streams give takes the place of the coded rows.
 bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, const Parts& parts,
               const RopeTable* rope, const EncodeWork& work, Appender* out) {
-  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const std::size_t width = std::size_t(channels), elements = std::size_t(parts.coded) * width;
   float* values = work.rows + std::size_t(parts.sinks) * width;
   float* half_cells = work.per_cell;
@@ -197,9 +195,7 @@ bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, 
     const std::size_t c = i % width;
     values[i] = LynxValueOf(2 * work.nested[i] - 15 + 8 * work.means[c], half_cells[c]);
   }
-  for (int first = 0; first < channels && rope != nullptr; first += head_dim) {
-    kernels.rotate(*rope, parts.sinks, parts.coded, width, values + first);
-  }
+  TurnHeads(kernels.rotate, rope, dims, parts.sinks, dims.tokens, values);
   LynxExactEncoder encoder({channels, head_dim, rope, half_cells}, std::span(work.words, elements), work.exact_steps);
   for (int token = dims.tokens - 1; token >= parts.sinks; --token) {
     kernels.widen(from.From(token), 1, channels, work.magnitudes);
@@ -215,16 +211,11 @@ bool PutExact(const LynxKernels& kernels, ConstRows from, const PageDims& dims, 
 
 }  // namespace
 
-std::size_t LynxCodec::EncodeBytes(const PageDims& dims) { return EncodeWork(dims, nullptr).bytes; }
-
-bool LynxCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                             std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
-}
+std::size_t LynxCodec::WorkBytes(const PageDims& dims) const { return EncodeWork(dims, nullptr).bytes; }
 
 bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                            std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const int channels = dims.channels, head_dim = channels / dims.address.head_count;
+  const int channels = dims.channels, head_dim = dims.head_dim();
   const std::size_t width = std::size_t(channels);
   Parts parts = PartsOf(dims);
   if (parts.coded == 0) return false;
@@ -253,9 +244,8 @@ bool LynxCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::
   if (!out.ok() || total >= most_bytes) return false;
   payload_bytes[0] = out.size();
 
-  for (std::size_t i = 0; i < std::size_t(parts.sinks) * width; ++i) {
-    StoreElement(work.rows[i], dims.element_type, sinks + i * std::size_t(ElementBytes(dims.element_type)));
-  }
+  CopyElements(reinterpret_cast<const std::byte*>(work.rows), ElementType::kF32, std::size_t(parts.sinks) * width,
+               dims.element_type, sinks);
   PackRows(work.residuals + std::size_t(parts.plain()) * width, parts.recent, channels, kLynxResidualBits, 0, recent);
   for (int stream = 1; stream < parameters_.streams; ++stream) {
     PackRows(work.residuals, parts.plain(), channels, bits, kLynxResidualBits - stream * bits,

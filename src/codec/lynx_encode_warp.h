@@ -176,7 +176,7 @@ LYNX_KERNEL bool LynxPutFields(const DeviceTarget& page, const LynxEncodeRows& r
   std::byte* to = page.payloads[0];
   to[0] = std::byte(work->parts.recent);
   BitWriter bits(std::span(to + work->classes_at, kLynxMostBytes * dims.elements() - work->classes_at));
-  LynxPutClasses(rows.classes, rows.steps, channels, HeadDimOf(dims), to, &bits);
+  LynxPutClasses(rows.classes, rows.steps, channels, dims.head_dim(), to, &bits);
   if (!bits.ok()) return false;
   work->states_at = work->classes_at + bits.bytes();
 
@@ -259,7 +259,7 @@ template <class Warp>
 LYNX_KERNEL bool LynxChooseLevels(const Warp& warp, const LynxEncodeJob& job, const DeviceTarget& page,
                                   const LynxEncodeRows& rows, LynxEncodeWork* work) {
   const PageDims& dims = page.dims;
-  const int channels = dims.channels, head_dim = HeadDimOf(dims), heads = dims.address.head_count;
+  const int channels = dims.channels, head_dim = dims.head_dim(), heads = dims.address.head_count;
   warp.ForEach([&](int lane) {
     if (lane == 0) work->ok = LynxPlaceFields(page, job.recent, work);
   });

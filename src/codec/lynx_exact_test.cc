@@ -1,8 +1,6 @@
 // `exact=1` of `lynx`: BF16 pages come back bit for bit, and everything before the last stream is what it was.
 #include <gtest/gtest.h>
 
-#include "base/bytes.h"
-#include "base/crc32c.h"
 #include "codec/lynx_profile.h"
 #include "codec/page_memory_test.h"
 #include "codec/page_stream.h"
@@ -24,14 +22,6 @@ struct Page {
   int channels() const { return address.head_count * head_dim; }
 };
 
-RopeShape Rope(RopePairing pairing, int offset, int dims) {
-  RopeShape rope{pairing, offset, dims, {}};
-  for (int pair = 0; pair < dims / 2; ++pair) {
-    rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
-  }
-  return rope;
-}
-
 // What exact=1 promises of one page. Bits per element of all its streams.
 double ExpectRestored(const std::string& spec, const Page& page, const std::vector<float>& values,
                       const Profile* profile = nullptr) {
@@ -46,7 +36,7 @@ double ExpectRestored(const std::string& spec, const Page& page, const std::vect
   EXPECT_EQ(streams,
             EncodePage(*MakeCodecWith(ReferenceKernels(), spec + ",exact=1", shape, profile).value(), view).value());
   EXPECT_EQ(streams.size(), shorter.size() + 1);
-  const bool raw = OpenPageStream(streams[0])->header.exact;
+  const bool raw = IsExact(streams);
   double bytes = 0;
   for (std::size_t count = 1; count <= streams.size(); ++count) {
     PageMemory target(page.address, page.head_dim, ElementType::kBf16), before = target;
@@ -67,7 +57,7 @@ constexpr const char* kSpecs[] = {"lynx:streams=2", "lynx:anchor_bits=4.5,stream
                                   "lynx:anchor_bits=1.2,unrope=0"};
 
 TEST(LynxExact, EveryInputAndShape) {
-  const RopeShape ropes[] = {{}, Rope(RopePairing::kNorm, 0, 64), Rope(RopePairing::kNeox, 3, 40)};
+  const RopeShape ropes[] = {{}, RopeOf(RopePairing::kNorm, 0, 64), RopeOf(RopePairing::kNeox, 3, 40)};
   std::uint64_t seed = 1;
   for (Input input : kInputs) {
     for (const RopeShape& rope : ropes) {
@@ -100,7 +90,7 @@ TEST(LynxExact, AnyWidthAndSeveralHeads) {
         page.head_dim = head_dim;
         page.address.head_count = heads;
         page.address.token_count = 40;
-        if (head_dim > 1) page.rope = Rope(pairing, head_dim % 2, head_dim / 2 * 2);
+        if (head_dim > 1) page.rope = RopeOf(pairing, head_dim % 2, head_dim / 2 * 2);
         ExpectRestored(kSpecs[0], page, PaintValues(Input::kNormal, 40, page.channels(), 5, ElementType::kBf16));
       }
     }
@@ -113,7 +103,7 @@ TEST(LynxExact, AnyBits) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     Page page;
-    page.rope = seed % 2 == 0 ? Rope(RopePairing::kNeox, 0, 64) : RopeShape{};
+    page.rope = seed % 2 == 0 ? RopeOf(RopePairing::kNeox, 0, 64) : RopeShape{};
     auto values = PaintValues(Input::kNormal, 256, 64, seed, ElementType::kBf16);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const int kind = int(random.Below(seed * 20));
@@ -127,7 +117,7 @@ TEST(LynxExact, AnyBits) {
 
 TEST(LynxExact, WithAProfile) {
   Page page;
-  page.rope = Rope(RopePairing::kNeox, 0, 64);
+  page.rope = RopeOf(RopePairing::kNeox, 0, 64);
   const CacheShape shape = page.Shape();
   LynxProfile rows;
   Random random(3);
@@ -153,7 +143,7 @@ TEST(LynxExact, Rate) {
   std::vector<float> values(256 * 64);
   for (float& value : values) value = Bf16ToFloat(FloatToBf16(Normal(random)));
   EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.68);
-  page.rope = Rope(RopePairing::kNeox, 0, 64);
+  page.rope = RopeOf(RopePairing::kNeox, 0, 64);
   EXPECT_LT(ExpectRestored("lynx:streams=2", page, values), 10.69);
 }
 
@@ -172,7 +162,7 @@ TEST(LynxExact, OnlyForBf16) {
 // Behind valid checksums the exact stream decodes to finite elements or is refused, and then nothing is written.
 TEST(LynxExact, HostilePayloads) {
   Page page;
-  page.rope = Rope(RopePairing::kNorm, 0, 64);
+  page.rope = RopeOf(RopePairing::kNorm, 0, 64);
   page.address.token_count = 40;
   const auto codec = MustMake("lynx:exact=1", page.Shape());
   PageMemory source(page.address, page.head_dim, ElementType::kBf16);
@@ -192,9 +182,7 @@ TEST(LynxExact, HostilePayloads) {
         last[kPageStreamHeaderBytes + (count == payload ? i : random.Below(payload))] = std::byte(random.Next());
       }
     }
-    StoreLittle(std::uint32_t(last.size() - kPageStreamHeaderBytes), last.data() + 24);
-    const std::span<const std::byte> bytes(last);
-    StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), last.data() + 32);
+    Reseal(&hostile);
     PageMemory target(page.address, page.head_dim, ElementType::kBf16);
     const auto before = target.bytes();
     const Status status = DecodePage(*codec, hostile, 3, target.span());

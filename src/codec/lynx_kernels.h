@@ -9,6 +9,7 @@
 
 #include "codec/kernels.h"
 #include "codec/lynx_tables.h"
+#include "codec/page_codec.h"
 #include "codec/rans.h"
 #include "codec/rope_table.h"
 
@@ -56,6 +57,14 @@ struct LynxKernels {
   void (*values)(const std::int32_t* centres, const std::uint8_t* fine, std::int32_t half, int channels,
                  const float* steps, float* row);
 };
+
+// Turns, by `rotate` or `unrotate`, all heads of rows of a page's tokens first … end - 1; nothing without a table.
+inline void TurnHeads(decltype(LynxKernels::rotate) turn, const RopeTable* rope, const PageDims& dims, int first,
+                      int end, float* rows) {
+  for (int c = 0; c < dims.channels && rope != nullptr; c += dims.head_dim()) {
+    turn(*rope, first, end - first, std::size_t(dims.channels), rows + c);
+  }
+}
 
 // Element by element, in the order of the document.
 extern const LynxKernels kReferenceLynxKernels;

@@ -56,6 +56,29 @@ constexpr void LynxPutClasses(const std::int32_t* classes, const std::int16_t* s
   fixed[3] = std::byte(offsets ? 1 + offset_order : 0);
   bits->Finish();
 }
+// The inverse, in two parts: classes, then steps, whose order must be one. False: a code is impossible, or bits ran
+// out.
+template <typename Class>
+constexpr bool LynxGetClasses(const std::byte* fixed, int channels, BitReader* bits, Class* classes) {
+  const int least = int(fixed[1]), order = int(fixed[2]) & 15;
+  for (int c = 0; c < channels; ++c) {
+    const std::uint32_t above = bits->GetGolomb(order);
+    if (!bits->ok() || above >= std::uint32_t(kLynxClasses) || least + int(above) >= kLynxClasses) return false;
+    classes[c] = Class(least + int(above));
+  }
+  return true;
+}
+constexpr bool LynxGetSteps(const std::byte* fixed, int channels, int head_dim, BitReader* bits, std::int16_t* steps) {
+  const int order = int(fixed[3]) - 1;  // -1: no offsets
+  std::int64_t step = 0;
+  for (int c = 0; c < channels; ++c) {
+    if (c % head_dim == 0) step = LoadLittle<std::int16_t>(fixed + kLynxFixedBytes + 2 * (c / head_dim));
+    if (order >= 0) step += std::int64_t{kLynxOffsetUnit} * UnZigZag(bits->GetGolomb(order));
+    if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) return false;
+    steps[c] = std::int16_t(step);
+  }
+  return true;
+}
 // The order of the codes of means goes to the fixed fields; the codes are the caller's to put.
 constexpr int LynxPutMeanOrder(const std::int32_t* means, int channels, std::byte* fixed) {
   const int order = BestGolombOrder(channels, kLynxMaxOrder, [&](int c) { return ZigZag(means[c]); });

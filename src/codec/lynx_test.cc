@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "base/crc32c.h"
-#include "codec/distortion.h"
 #include "codec/lynx_profile.h"
 #include "codec/lynx_reference.h"
 #include "codec/lynx_tables.h"
@@ -18,8 +16,6 @@ namespace lynx::testing {
 namespace {
 
 constexpr int kDim = 64;
-
-bool IsExact(const Streams& streams) { return (streams[0][6] & std::byte{1}) != std::byte{0}; }
 
 struct Page {
   PageAddress address{0, KvKind::kValue, 0, 1, 512, 256};
@@ -60,16 +56,6 @@ std::vector<float> Decode(const std::string& spec, const Page& page, const Strea
   const Status status = DecodePage(*MustMake(spec, page.Shape()), streams, count, target.span());
   EXPECT_TRUE(status.ok()) << status.ToString();
   return target.Values();
-}
-
-double Nmse(const std::vector<float>& values, const std::vector<float>& other, int channels, int first_token,
-            int end_token) {
-  double error = 0, energy = 0;
-  for (int i = first_token * channels; i < end_token * channels; ++i) {
-    error += std::pow(double(values[std::size_t(i)]) - other[std::size_t(i)], 2);
-    energy += std::pow(double(values[std::size_t(i)]), 2);
-  }
-  return error / energy;
 }
 
 double Bits(const Page& page, const std::vector<std::byte>& stream) {
@@ -117,8 +103,7 @@ TEST(Lynx, WhatAllStreamsGiveDoesNotDependOnTheirNumber) {
   EXPECT_EQ(two[1].size() - kPageStreamHeaderBytes, 2 * (three[1].size() - kPageStreamHeaderBytes));
   EXPECT_EQ(three[1].size(), three[2].size());
   const auto middle = Decode("lynx:streams=3", page, three, 2);
-  const double ratio = Nmse(page.values, Decode("lynx:streams=3", page, three, 1), kDim, 0, 256) /
-                       Nmse(page.values, middle, kDim, 0, 256);
+  const double ratio = Nmse(page.values, Decode("lynx:streams=3", page, three, 1)) / Nmse(page.values, middle);
   EXPECT_GT(ratio, 12);  // two bits: 16
   EXPECT_LT(ratio, 17);
 }
@@ -217,10 +202,7 @@ TEST(Lynx, RopeIsTakenOut) {
                                               {RopePairing::kNeox, 16, 32}}) {
     Page page = NormalPage(8);
     page.address.kind = KvKind::kKey;
-    page.rope = {pairing, offset, dims, {}};
-    for (int pair = 0; pair < dims / 2; ++pair) {
-      page.rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
-    }
+    page.rope = RopeOf(pairing, offset, dims);
     const RopeTable table(page.rope, 256);
     for (int token = 0; token < 256; ++token) {
       float* row = page.values.data() + token * kDim;
@@ -229,7 +211,7 @@ TEST(Lynx, RopeIsTakenOut) {
     }
     const auto with = Decode("lynx", page, Encode("lynx", page), 1);
     const auto without = Decode("lynx:unrope=0", page, Encode("lynx:unrope=0", page), 1);
-    const double gain = Nmse(page.values, without, kDim, 0, 256) / Nmse(page.values, with, kDim, 0, 256);
+    const double gain = Nmse(page.values, without) / Nmse(page.values, with);
     EXPECT_GT(gain, dims == 64 ? 20 : 4) << int(pairing) << " " << offset << " " << dims;
 
     Page value = page;  // V is not rotated
@@ -283,7 +265,7 @@ TEST(Lynx, ShapesOfRopeThatDoNotFitAreRefused) {
 
 TEST(Lynx, DeadChannelsTakeNothingFromTheOthers) {
   Page page = NormalPage(9);
-  const double all = Nmse(page.values, Decode("lynx", page, Encode("lynx", page), 1), kDim, 0, 256);
+  const double all = Nmse(page.values, Decode("lynx", page, Encode("lynx", page), 1));
   for (std::size_t i = 0; i < page.size(); ++i) page.values[i] = i % 2 == 0 ? page.values[i] : 3.0f;
   const Streams streams = Encode("lynx", page);
   const auto decoded = Decode("lynx", page, streams, 1);
@@ -316,11 +298,14 @@ TEST(Lynx, ConstantPagesComeBackInBf16) {
 
 TEST(Lynx, OneLoudTokenDoesNotDrownTheOthers) {
   Page page = NormalPage(10);
-  const double before = Nmse(page.values, Decode("lynx", page, Encode("lynx", page), 1), kDim, 0, 100);
+  // Of the page, the tokens before the loud one, and it alone.
+  const auto quiet = [](const std::vector<float>& rows) { return std::span(rows).first(100 * kDim); };
+  const auto loud = [](const std::vector<float>& rows) { return std::span(rows).subspan(100 * kDim, kDim); };
+  const double before = Nmse(quiet(page.values), quiet(Decode("lynx", page, Encode("lynx", page), 1)));
   for (int c = 0; c < kDim; ++c) page.values[std::size_t(100 * kDim + c)] *= 100.0f;
   const auto decoded = Decode("lynx", page, Encode("lynx", page), 1);
-  EXPECT_LT(Nmse(page.values, decoded, kDim, 0, 100), 8 * before);
-  EXPECT_LT(Nmse(page.values, decoded, kDim, 100, 101), 1e-4);
+  EXPECT_LT(Nmse(quiet(page.values), quiet(decoded)), 8 * before);
+  EXPECT_LT(Nmse(loud(page.values), loud(decoded)), 1e-4);
 }
 
 TEST(Lynx, PagesThatCodingDoesNotShortenTravelExactly) {
@@ -467,16 +452,9 @@ class HostileLynx : public ::testing::Test {
     streams_ = Encode("lynx", page_);
     EXPECT_FALSE(IsExact(streams_));
   }
-  static void Reseal(std::vector<std::byte>* stream) {
-    StoreLittle(std::uint32_t(stream->size() - kPageStreamHeaderBytes), stream->data() + 24);
-    const std::span<const std::byte> bytes(*stream);
-    StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
-  }
   // Decodes both streams; true when they were accepted.
   bool Accepts(Streams streams) {
-    Reseal(&streams[0]);
-    StoreLittle(LoadLittle<std::uint32_t>(streams[0].data() + 32), streams[1].data() + 28);
-    Reseal(&streams[1]);
+    Reseal(&streams);
     for (auto& stream : streams) stream.shrink_to_fit();
     PageMemory target(page_.address, page_.head_dim, ElementType::kF32);
     const auto before = target.bytes();

@@ -82,25 +82,6 @@ LYNX_KERNEL LynxWarpRows RowsOf(LynxWarpWork* work, const PageDims& dims) {
 }
 
 // Stream 0 up to the coder's states.
-LYNX_KERNEL bool LynxReadClasses(const DevicePage& page, int least_class, int class_order, int offset_order,
-                                 BitReader* bits, const LynxWarpRows& rows) {
-  const int channels = page.dims.channels, head_dim = HeadDimOf(page.dims);
-  for (int c = 0; c < channels; ++c) {
-    const std::uint32_t above = bits->GetGolomb(class_order);
-    if (!bits->ok() || above >= std::uint32_t(kLynxClasses) || least_class + int(above) >= kLynxClasses) return false;
-    rows.classes[c] = std::uint8_t(least_class + int(above));
-  }
-  std::int64_t offset = 0;
-  for (int c = 0; c < channels; ++c) {
-    if (c % head_dim == 0) offset = 0;
-    if (offset_order >= 0) offset += UnZigZag(bits->GetGolomb(offset_order));
-    const auto first = LoadLittle<std::int16_t>(page.payloads[0] + kLynxFixedBytes + 2 * (c / head_dim));
-    const std::int64_t step = first + kLynxOffsetUnit * offset;
-    if (!bits->ok() || step < kLynxLeastStep || step > kLynxGreatestStep) return false;
-    rows.steps[c] = std::int16_t(step);
-  }
-  return true;
-}
 LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const LynxWarpRows& rows, LynxWarpWork* work) {
   const PageDims& dims = page.dims;
   const std::byte* from = page.payloads[0];
@@ -109,8 +90,7 @@ LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const L
   std::size_t at = LynxHeadBytes(dims) + SinkBytes(dims, parts.sinks);
   if (page.bytes[0] < at) return false;
   parts.recent = int(from[0]);
-  const int orders = int(from[2]), offset_order = int(from[3]) - 1;
-  if (parts.coded == 0 || parts.recent > parts.coded || offset_order > kLynxMaxOrder) return false;
+  if (parts.coded == 0 || parts.recent > parts.coded || int(from[3]) - 1 > kLynxMaxOrder) return false;
   if (!SinksWithin(from + LynxHeadBytes(dims), std::size_t(parts.sinks) * std::size_t(dims.channels),
                    dims.element_type)) {
     return false;
@@ -118,8 +98,11 @@ LYNX_KERNEL bool LynxReadFields(const DevicePage& page, int stream_bits, const L
   at += RowBytes(parts.recent, dims.channels, kLynxResidualBits);
   if (page.bytes[0] < at) return false;
   BitReader bits(std::span(from + at, page.bytes[0] - at));
-  if (!LynxReadClasses(page, int(from[1]), orders & 15, offset_order, &bits, rows)) return false;
-  work->mean_order = orders >> 4;
+  if (!LynxGetClasses(from, dims.channels, &bits, rows.classes) ||
+      !LynxGetSteps(from, dims.channels, dims.head_dim(), &bits, rows.steps)) {
+    return false;
+  }
+  work->mean_order = int(from[2]) >> 4;
   work->states_at = at + bits.bytes();
   for (int stream = 1; stream < page.streams; ++stream) {
     if (page.bytes[stream] != RowBytes(parts.plain(), dims.channels, stream_bits)) return false;
@@ -303,9 +286,9 @@ LYNX_KERNEL void LynxDecodeWarp(const Warp& warp, const LynxDecodeJob& job, int 
   warp.ForEach([&](int lane) {
     if (lane == 0) job.ok[page_index] = ok ? 1 : 0;
     if (!ok) return;
-    const int units = UnitsOfHead(job.rope, HeadDimOf(dims)) * dims.address.head_count;
+    const int units = UnitsOfHead(job.rope, dims.head_dim()) * dims.address.head_count;
     for (int i = lane; i < units; i += kRansLanes) {
-      const ChannelUnit unit = UnitOf(job.rope, HeadDimOf(dims), i);
+      const ChannelUnit unit = UnitOf(job.rope, dims.head_dim(), i);
       if (page.exact) {
         CopyExact(page, job.cache, unit, 0, dims.tokens);
         continue;

@@ -42,22 +42,6 @@ void JoinRanges(const float* least, const float* greatest, int chunks, int chann
   }
 }
 
-// Elements of one token, from one type to another.
-void CopyElements(const std::byte* from, ElementType from_type, int count, ElementType to_type, std::byte* to) {
-  for (int i = 0; i < count; ++i, from += ElementBytes(from_type), to += ElementBytes(to_type)) {
-    StoreElement(LoadElement(from, from_type), to_type, to);
-  }
-}
-
-// Rows of the page's tokens first … end - 1, in place.
-void TurnRows(decltype(LynxKernels::rotate) turn, const RopeTable& rope, const PageDims& dims, int first, int end,
-              float* rows) {
-  const int heads = dims.address.head_count, head_dim = dims.channels / heads;
-  for (int head = 0; head < heads; ++head) {
-    turn(rope, first, end - first, std::size_t(dims.channels), rows + head * head_dim);
-  }
-}
-
 }  // namespace
 
 NestedCodec::NestedCodec(const CacheShape& shape, const CodecKernels& kernels, const NestedParameters& parameters,
@@ -89,20 +73,6 @@ std::size_t NestedCodec::WorkBytes(const PageDims& dims) const {
          2 * Scratch::BytesFor<float>(std::size_t(dims.chunks()) * channels) + 4 * Scratch::BytesFor<float>(channels);
 }
 
-bool NestedCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                               std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  const RopeTable* rope = RopeOf(dims.address);
-  if (rope != nullptr) {
-    float* unrotated = scratch.Take<float>(dims.elements());
-    std::copy_n(values, dims.elements(), unrotated);
-    const int sinks = PartsOf(dims).sinks;
-    TurnRows(kernels_.lynx->unrotate, *rope, dims, sinks, dims.tokens,
-             unrotated + std::size_t(sinks) * std::size_t(dims.channels));
-    values = unrotated;
-  }
-  return EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
-}
-
 bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                              std::span<std::size_t> payload_bytes, Scratch scratch) const {
   Parts parts = PartsOf(dims);
@@ -110,6 +80,13 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   parts.recent = RecentOf(dims, parts.coded, parameters_.recent);
   const std::size_t channels = std::size_t(dims.channels);
   const int anchor_bits = parameters_.anchor_bits;
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    float* unrotated = scratch.Take<float>(dims.elements());
+    std::copy_n(ValuesOf(rows), dims.elements(), unrotated);
+    TurnHeads(kernels_.lynx->unrotate, rope, dims, parts.sinks, dims.tokens,
+              unrotated + std::size_t(parts.sinks) * channels);
+    rows = RowsOf(unrotated, dims.channels);
+  }
   const PageScales scales(dims.channels, &scratch);
   float* least = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
   float* greatest = scratch.Take<float>(std::size_t(dims.chunks()) * channels);
@@ -119,7 +96,7 @@ bool NestedCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std
   std::byte* to = payloads[0];
   StoreLittle(std::uint16_t(parts.recent), to);
   for (int token = 0; token < parts.sinks; ++token) {
-    CopyElements(rows.From(token).data, rows.type, dims.channels, dims.element_type,
+    CopyElements(rows.From(token).data, rows.type, channels, dims.element_type,
                  to + kNestedFixedBytes + SinkBytes(dims, token));
   }
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
@@ -177,15 +154,6 @@ Status NestedCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scrat
   return Ok();
 }
 
-void NestedCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
-  DecodeRows(payloads, dims, chunk, RowsOf(rows, dims.channels), scratch);
-  const RopeTable* rope = RopeOf(dims.address);
-  if (rope == nullptr) return;
-  const int begin = chunk * kChunkTokens, first = std::max(begin, PartsOf(dims).sinks);
-  TurnRows(kernels_.lynx->rotate, *rope, dims, first, begin + dims.ChunkTokens(chunk),
-           rows + std::size_t(first - begin) * std::size_t(dims.channels));
-}
-
 void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const PageScales scales(dims.channels, &scratch);  // CheckPayloads left them there
   float* low = scratch.Take<float>(std::size_t(dims.channels));
@@ -197,8 +165,8 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
   const std::byte* from = payloads[0].data();
 
   for (int token = begin; token < place.first; ++token) {
-    CopyElements(from + kNestedFixedBytes + SinkBytes(dims, token), dims.element_type, dims.channels, rows.type,
-                 rows.From(token - begin).data);
+    CopyElements(from + kNestedFixedBytes + SinkBytes(dims, token), dims.element_type, std::size_t(dims.channels),
+                 rows.type, rows.From(token - begin).data);
   }
   kernels_.nested_grid(scales.base, scales.unit, from + place.scales, from + place.scales + dims.channels,
                        dims.channels, low, cell);
@@ -207,6 +175,9 @@ void NestedCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk,
                               dims.channels, parameters_.anchor_bits, low, cell, rows.From(place.first - begin));
   kernels_.nested_reconstruct(from + place.recent_anchor, from + place.recent_residual, place.recent(), dims.channels,
                               parameters_.anchor_bits, low, cell, rows.From(place.cut - begin));
+  if (const RopeTable* rope = RopeOf(dims.address)) {
+    TurnHeads(kernels_.lynx->rotate, rope, dims, place.first, place.end, ValuesOf(rows.From(place.first - begin)));
+  }
 }
 
 }  // namespace lynx

@@ -28,12 +28,9 @@ class NestedCodec : public PageCodec {
   bool PayloadsVary() const override { return true; }
   std::size_t PayloadBytes(const PageDims& dims, int stream) const override;
   std::size_t ExpectedPayloadBytes(const PageDims& dims, int stream) const override;
+  bool TakesBf16(const PageAddress& address) const override { return RopeOf(address) == nullptr; }
   std::size_t WorkBytes(const PageDims& dims) const override;
-  bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                    std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const override;
-  void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const override;
-  bool TakesRows(const PageAddress& address) const override { return RopeOf(address) == nullptr; }
   bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
                   std::span<std::size_t> payload_bytes, Scratch scratch) const override;
   void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const override;

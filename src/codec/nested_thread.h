@@ -30,7 +30,7 @@ struct NestedChannel {
 LYNX_KERNEL void NestedDecodeThread(const NestedDecodeJob& job, int page_index, int chunk, int unit_index) {
   const DevicePage& page = job.pages[page_index];
   const PageDims& dims = page.dims;
-  const int head_dim = HeadDimOf(dims);
+  const int head_dim = dims.head_dim();
   if (chunk >= dims.chunks() || unit_index >= UnitsOfHead(job.rope, head_dim) * dims.address.head_count) return;
   const ChannelUnit unit = UnitOf(job.rope, head_dim, unit_index);
   const int begin = chunk * kChunkTokens;
@@ -152,7 +152,7 @@ LYNX_KERNEL void NestedQuantizeUnit(const NestedEncodeJob& job, const PageDims& 
 LYNX_KERNEL void NestedEncodeThread(const NestedEncodeJob& job, int page_index, int unit_index) {
   const DeviceTarget& page = job.pages[page_index];
   const PageDims& dims = page.dims;
-  const int head_dim = HeadDimOf(dims);
+  const int head_dim = dims.head_dim();
   if (unit_index >= UnitsOfHead(job.rope, head_dim) * dims.address.head_count) return;
   const ChannelUnit unit = UnitOf(job.rope, head_dim, unit_index);
   Parts parts = PartsOf(dims);

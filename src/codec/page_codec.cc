@@ -121,13 +121,13 @@ void PageCodec::SealAll(PageHeader header, std::span<const std::size_t> payload_
 
 bool PageCodec::EncodePayloads(const PageView& page, const PageDims& dims, std::span<std::byte* const> payloads,
                                std::span<std::size_t> payload_bytes, Scratch scratch) const {
-  if (const auto rows = Bf16Rows(page); rows.has_value() && TakesRows(page.address)) {
+  if (const auto rows = Bf16Rows(page); rows.has_value() && TakesBf16(page.address)) {
     return EncodeRows(*rows, dims, payloads, payload_bytes, scratch);
   }
   float* values = scratch.Take<float>(dims.elements());
   GatherValues(page, 0, dims.tokens, values);
   return AllWithin(values, dims.elements(), kMaxMagnitude) &&
-         EncodeValues(values, dims, payloads, payload_bytes, scratch);
+         EncodeRows(RowsOf(values, dims.channels), dims, payloads, payload_bytes, scratch);
 }
 
 Status PageCodec::Encode(const PageView& page, std::span<const std::span<std::byte>> buffers,
@@ -264,13 +264,13 @@ Status PageCodec::Decode(std::span<const std::span<const std::byte>> streams, co
     return Ok();
   }
   const Payloads present = Payloads(opened.payloads).first(opened.streams);
-  const auto bf16 = TakesRows(page.address) ? Bf16Rows(page) : std::nullopt;
+  const auto bf16 = TakesBf16(page.address) ? Bf16Rows(page) : std::nullopt;
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     if (bf16.has_value()) {
       DecodeRows(present, dims, chunk, bf16->From(chunk * kChunkTokens), pieces);
       continue;
     }
-    DecodeChunk(present, dims, chunk, rows, pieces);
+    DecodeRows(present, dims, chunk, RowsOf(rows, dims.channels), pieces);
     ScatterValues(rows, chunk * kChunkTokens, dims.ChunkTokens(chunk), page);
   }
   PublishRows();

@@ -33,6 +33,7 @@ struct PageDims {
     const int left = tokens - chunk * kChunkTokens;
     return left < kChunkTokens ? left : kChunkTokens;
   }
+  constexpr int head_dim() const { return channels / address.head_count; }
   constexpr std::size_t elements() const { return std::size_t(tokens) * std::size_t(channels); }
 };
 
@@ -98,28 +99,21 @@ class PageCodec : public Codec {
   virtual std::size_t ExpectedPayloadBytes(const PageDims& dims, int stream) const {
     return PayloadBytes(dims, stream);
   }
-  // Scratch of EncodeValues, and of CheckPayloads and DecodeChunk, as a sum of Scratch::BytesFor.
+  // True when EncodeRows and DecodeRows take BF16 rows, too: the page's own, where channels lie side by side.
+  virtual bool TakesBf16(const PageAddress&) const { return false; }
+  // Scratch of EncodeRows, and of CheckPayloads and DecodeRows, as a sum of Scratch::BytesFor.
   virtual std::size_t WorkBytes(const PageDims& dims) const = 0;
-  // values: [token][channel], finite, magnitudes <= kMaxMagnitude. payload_bytes[k] is the room of payloads[k],
-  // PayloadBytes(dims, k); a codec whose payloads vary lowers it to what it wrote. False: the page would not become
-  // shorter and travels exactly.
-  virtual bool EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                            std::span<std::size_t> payload_bytes, Scratch scratch) const = 0;
+  // Rows of F32 are dense, finite, magnitudes <= kMaxMagnitude; rows of BF16 hold any values. payload_bytes[k] is the
+  // room of payloads[k], PayloadBytes(dims, k); a codec whose payloads vary lowers it to what it wrote. False: the page
+  // travels exactly, as it would not become shorter or a BF16 value is not finite or too large.
+  virtual bool EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                          std::span<std::size_t> payload_bytes, Scratch scratch) const = 0;
   // What could make a payload of the right length unusable (non-finite metadata): kCorrupt. May leave in scratch what
-  // DecodeChunk, which gets the same pieces, needs.
+  // DecodeRows, which gets the same pieces, needs.
   virtual Status CheckPayloads(Payloads payloads, const PageDims& dims, Scratch scratch) const = 0;
-  // Reconstructs one chunk into rows [token of the chunk][channel].
-  virtual void DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const = 0;
-
-  // True when the codec can work on the page's own rows where they are BF16 with channels side by side. Then these take
-  // the places of EncodeValues (but any values may come: false when one is not finite or too large) and DecodeChunk.
-  // DecodeRows may write past the caches; its caller does PublishRows (kernels.h).
-  virtual bool TakesRows(const PageAddress&) const { return false; }
-  virtual bool EncodeRows(ConstRows, const PageDims&, std::span<std::byte* const>, std::span<std::size_t>,
-                          Scratch) const {
-    return false;
-  }
-  virtual void DecodeRows(Payloads, const PageDims&, int, Rows, Scratch) const {}
+  // Reconstructs one chunk into its rows, dense where they are F32. May write past the caches; the caller does
+  // PublishRows (kernels.h).
+  virtual void DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const = 0;
 
  private:
   Status CheckPage(const PageAddress& address, int head_dim) const;

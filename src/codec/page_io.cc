@@ -83,6 +83,12 @@ void ScatterValues(const float* rows, int first_token, int token_count, const Pa
   }
 }
 
+void CopyElements(const std::byte* from, ElementType from_type, std::size_t count, ElementType to_type, std::byte* to) {
+  for (std::size_t i = 0; i < count; ++i, from += ElementBytes(from_type), to += ElementBytes(to_type)) {
+    StoreElement(LoadElement(from, from_type), to_type, to);
+  }
+}
+
 void GatherBits(const PageView& page, std::byte* rows) {
   const std::size_t bytes = ElementBytes(page.element_type);
   ForEachRun(page, 0, page.address.token_count, [rows, bytes](const std::byte* from, int count, std::size_t offset) {
@@ -98,10 +104,7 @@ void ScatterBits(const std::byte* rows, ElementType rows_type, const PageSpan& p
       std::memcpy(to, rows + offset * bytes, count * bytes);
       return;
     }
-    for (int i = 0; i < count; ++i) {
-      const float value = LoadElement(rows + (offset + i) * bytes, rows_type);
-      StoreElement(value, page.element_type, to + i * ElementBytes(page.element_type));
-    }
+    CopyElements(rows + offset * bytes, rows_type, std::size_t(count), page.element_type, to);
   });
 }
 

@@ -12,6 +12,9 @@ void GatherValues(const PageView& page, int first_token, int token_count, float*
 // Stores rows into the page, rounded to its element type (nearest even).
 void ScatterValues(const float* rows, int first_token, int token_count, const PageSpan& page);
 
+// Elements side by side, from one type to another (nearest even).
+void CopyElements(const std::byte* from, ElementType from_type, std::size_t count, ElementType to_type, std::byte* to);
+
 // All valid elements of the page, bit for bit: page.elements() * ElementBytes(page.element_type) bytes.
 void GatherBits(const PageView& page, std::byte* rows);
 // The inverse. Rows of another element type than the page's are converted (nearest even).

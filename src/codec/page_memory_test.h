@@ -5,13 +5,17 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/float16.h"
 #include "base/random.h"
 #include "codec/catalog.h"
+#include "codec/page_stream.h"
 #include "lynx/codec.h"
 
 namespace lynx::testing {
@@ -135,6 +139,45 @@ inline Status DecodePage(const Codec& codec, const Streams& streams, std::size_t
   const std::vector<std::span<const std::byte>> prefix(streams.begin(), streams.begin() + std::ptrdiff_t(count));
   auto scratch = ScratchFor(codec, page.address, page.head_dim);
   return codec.Decode(prefix, page, scratch);
+}
+
+inline bool IsExact(const Streams& streams) { return OpenPageStream(streams[0])->header.exact; }
+
+// Makes the checksum right.
+inline void PutChecksum(std::vector<std::byte>* stream) {
+  const std::span<const std::byte> bytes(*stream);
+  StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream->data() + 32);
+}
+// Of all that have a header: lengths, checksums and, with `link`, what ties later streams to this stream 0.
+inline void Reseal(Streams* streams, bool link = true) {
+  for (std::vector<std::byte>& stream : *streams) {
+    if (stream.size() < kPageStreamHeaderBytes) continue;
+    StoreLittle(std::uint32_t(stream.size() - kPageStreamHeaderBytes), stream.data() + 24);
+    const std::vector<std::byte>& anchor = streams->front();
+    if (&stream != &anchor && link && anchor.size() >= kPageStreamHeaderBytes) {
+      StoreLittle(LoadLittle<std::uint32_t>(anchor.data() + 32), stream.data() + 28);
+    }
+    PutChecksum(&stream);
+  }
+}
+
+// As most models have it.
+inline RopeShape RopeOf(RopePairing pairing, int offset, int dims) {
+  RopeShape rope{pairing, offset, dims, {}};
+  for (int pair = 0; pair < dims / 2; ++pair) {
+    rope.radians_per_token.push_back(float(std::pow(10000.0, -2.0 * pair / dims)));
+  }
+  return rope;
+}
+
+// Squared error over squared values.
+inline double Nmse(std::span<const float> values, std::span<const float> decoded) {
+  double error = 0, energy = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    error += std::pow(double(decoded[i]) - values[i], 2);
+    energy += std::pow(double(values[i]), 2);
+  }
+  return error / energy;
 }
 
 inline float Normal(Random& random) {

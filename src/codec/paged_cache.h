@@ -100,7 +100,6 @@ LYNX_KERNEL ChannelUnit UnitOf(const RopeView& rope, int head_dim, int unit) {
   return of;
 }
 
-LYNX_KERNEL int HeadDimOf(const PageDims& dims) { return dims.channels / dims.address.head_count; }
 LYNX_KERNEL std::uint16_t* CacheAt(const PagedCache& cache, const PageDims& dims, int token, const ChannelUnit& unit,
                                    int i) {
   return cache.At(dims.address.first_token + token, dims.address.first_head + unit.head, unit.in_head[i]);

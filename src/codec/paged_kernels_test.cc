@@ -274,7 +274,7 @@ int ExpectSameEncoding(const Codec& codec, const std::vector<PageView>& views, c
   for (std::size_t i = 0; i < views.size(); ++i) {
     SCOPED_TRACE(::testing::Message() << "page " << i << " of " << views.size());
     const Streams expected = EncodePage(codec, views[i]).value();
-    EXPECT_EQ(exact[i] == 1, OpenPageStream(expected[0]).value().header.exact);
+    EXPECT_EQ(exact[i] == 1, IsExact(expected));
     if (exact[i] == 1) continue;
     std::vector<std::span<std::byte>> buffers(streams[i].begin(), streams[i].end());
     std::vector<std::size_t> payload_bytes, sizes(count);

@@ -32,9 +32,9 @@ void Normalize(const float* values, int tokens, std::size_t channels, const floa
 }
 
 // Stage 1: brings the page to [0, 1] channel by channel and writes gamma_min and gamma_scale. base, divisor: work.
-void NormalizePage(const float* values, const PageDims& dims, float* base, float* divisor, float* out, std::byte* to) {
+void NormalizePage(ConstRows rows, const PageDims& dims, float* base, float* divisor, float* out, std::byte* to) {
   const std::size_t channels = std::size_t(dims.channels);
-  SimdKernels().channel_ranges(RowsOf(values, dims.channels), dims.tokens, dims.channels, base, divisor);
+  SimdKernels().channel_ranges(rows, dims.tokens, dims.channels, base, divisor);
   for (std::size_t c = 0; c < channels; ++c) {
     const std::uint16_t gamma_min = F16Down(base[c]);
     base[c] = F16ToFloat(gamma_min);
@@ -43,7 +43,7 @@ void NormalizePage(const float* values, const PageDims& dims, float* base, float
     StoreLittle(gamma_min, to + 2 * c);
     StoreLittle(gamma_scale, to + 2 * (channels + c));
   }
-  Normalize(values, dims.tokens, channels, base, divisor, out);
+  Normalize(ValuesOf(rows), dims.tokens, channels, base, divisor, out);
 }
 
 // Stage 2: brings a chunk to [-1, 1] in place and writes mu and sigma. The mean is summed in the order of tokens.
@@ -87,27 +87,27 @@ std::size_t PaperCodec::WorkBytes(const PageDims& dims) const {
   return Scratch::BytesFor<float>(dims.elements()) + 4 * Scratch::BytesFor<float>(dims.channels);
 }
 
-bool PaperCodec::EncodeValues(const float* values, const PageDims& dims, std::span<std::byte* const> payloads,
-                              std::span<std::size_t>, Scratch scratch) const {
+bool PaperCodec::EncodeRows(ConstRows rows, const PageDims& dims, std::span<std::byte* const> payloads,
+                            std::span<std::size_t>, Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   float* normal = scratch.Take<float>(dims.elements());
   float* base = scratch.Take<float>(channels);
   float* divisor = scratch.Take<float>(channels);
   std::memset(payloads[0], 0, PayloadBytes(dims, 0));
   std::memset(payloads[1], 0, PayloadBytes(dims, 1));
-  NormalizePage(values, dims, base, divisor, normal, payloads[0]);
+  NormalizePage(rows, dims, base, divisor, normal, payloads[0]);
   for (int chunk = 0; chunk < dims.chunks(); ++chunk) {
     const int tokens = dims.ChunkTokens(chunk);
-    float* rows = normal + chunk * kChunkTokens * channels;
+    float* values = normal + chunk * kChunkTokens * channels;
     std::byte* scales = payloads[0] + PaperChunkOffset(reading_, dims.channels, chunk);
     std::byte* anchor = scales + 4 * channels;
     std::byte* fifth = anchor + RowBytes(tokens, dims.channels, 4);
     std::byte* residual = payloads[1] + PaperResidualOffset(dims.channels, chunk);
-    NormalizeChunk(rows, tokens, channels, base, divisor, scales);
+    NormalizeChunk(values, tokens, channels, base, divisor, scales);
     // Stages 3 and 4.
     for (int token = 0; token < tokens; ++token) {
       for (int c = 0; c < dims.channels; ++c) {
-        const float x = rows[token * channels + c];
+        const float x = values[token * channels + c];
         const int level = levels_.LevelOf(std::fabs(x));
         const int coarse = PaperCoarse(level);
         const int code = PaperAnchor(coarse, x < 0.0f);
@@ -128,7 +128,7 @@ Status PaperCodec::CheckPayloads(Payloads payloads, const PageDims& dims, Scratc
   return all ? Ok() : Corrupt("page stream has a scale that is not finite");
 }
 
-void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk, float* rows, Scratch scratch) const {
+void PaperCodec::DecodeRows(Payloads payloads, const PageDims& dims, int chunk, Rows rows, Scratch scratch) const {
   const std::size_t channels = std::size_t(dims.channels);
   const int tokens = dims.ChunkTokens(chunk);
   const std::byte* page_scales = payloads[0].data();
@@ -147,11 +147,12 @@ void PaperCodec::DecodeChunk(Payloads payloads, const PageDims& dims, int chunk,
     mu[c] = LoadF16(scales + 2 * c);
     sigma[c] = LoadF16(scales + 2 * (channels + c));
   }
+  float* value = ValuesOf(rows);
   for (int token = 0; token < tokens; ++token) {
     for (int c = 0; c < dims.channels; ++c) {
       const int code = PaperGetAnchor(reading_, anchor, fifth, dims.channels, token, c);
       const int finer = residual != nullptr ? SignedNibble(GetRow(residual, dims.channels, 4, token, c)) : 0;
-      rows[token * channels + c] = PaperValueOf(levels_, code, finer, {gamma_min[c], gamma_scale[c], mu[c], sigma[c]});
+      *value++ = PaperValueOf(levels_, code, finer, {gamma_min[c], gamma_scale[c], mu[c], sigma[c]});
     }
   }
 }

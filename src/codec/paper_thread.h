@@ -20,7 +20,7 @@ LYNX_KERNEL void PaperDecodeThread(const PaperDecodeJob& job, int page_index, in
   const DevicePage& page = job.pages[page_index];
   const PageDims& dims = page.dims;
   if (chunk >= dims.chunks() || channel >= dims.channels) return;
-  const ChannelUnit unit = UnitOf({}, HeadDimOf(dims), channel);
+  const ChannelUnit unit = UnitOf({}, dims.head_dim(), channel);
   const int begin = chunk * kChunkTokens, tokens = dims.ChunkTokens(chunk);
   if (page.exact) return CopyExact(page, job.cache, unit, begin, begin + tokens);
 
@@ -101,7 +101,7 @@ LYNX_KERNEL void PaperEncodeThread(const PaperEncodeJob& job, int page_index, in
   const DeviceTarget& page = job.pages[page_index];
   const PageDims& dims = page.dims;
   if (channel >= dims.channels) return;
-  PaperChannel of{job, dims, UnitOf({}, HeadDimOf(dims), channel)};
+  PaperChannel of{job, dims, UnitOf({}, dims.head_dim(), channel)};
   float least = 0.0f, greatest = 0.0f;
   for (int token = 0; token < dims.tokens; ++token) {
     float value = 0.0f;

@@ -23,29 +23,23 @@ struct EncodedCache {
   std::vector<std::vector<std::vector<std::byte>>> streams;  // [page][stream]
 };
 
-Result<EncodedCache> EncodeCache(const CacheBlock& block, const Codec& codec, double* seconds) {
-  const CodecInfo& info = codec.info();
+Result<EncodedCache> EncodeCache(const CacheBlock& block, const CodecInfo& info, PageTrip* trip) {
   EncodedCache cache;
   cache.pages = PagesOf(block.shape(), 0, block.token_count(), info.page_tokens, info.heads_per_page);
-  PageTrip trip(&codec);
   for (const PageAddress& address : cache.pages) {
-    LYNX_ASSIGN_OR_RETURN(auto streams, trip.Encode(block, address));
+    LYNX_ASSIGN_OR_RETURN(auto streams, trip->Encode(block, address));
     cache.streams.push_back(std::move(streams));
   }
-  *seconds = trip.encode_s();
   return cache;
 }
 
 // The cache from the first `stream_count` streams.
-Result<CacheBlock> DecodeCache(const CacheBlock& like, const Codec& codec, const EncodedCache& cache, int stream_count,
-                               double* seconds) {
+Result<CacheBlock> DecodeCache(const CacheBlock& like, const EncodedCache& cache, int stream_count, PageTrip* trip) {
   CacheBlock block(like.shape(), like.first_token(), like.token_count());
-  PageTrip trip(&codec);
   for (std::size_t i = 0; i < cache.pages.size(); ++i) {
     const auto prefix = std::span(cache.streams[i]).first(std::size_t(stream_count));
-    LYNX_RETURN_IF_ERROR(trip.Decode(prefix, cache.pages[i], &block));
+    LYNX_RETURN_IF_ERROR(trip->Decode(prefix, cache.pages[i], &block));
   }
-  *seconds = trip.decode_s();
   return block;
 }
 
@@ -107,6 +101,16 @@ CacheError Compare(const QualityWindow& window, const CacheBlock& other, int att
 
 }  // namespace
 
+Result<std::vector<float>> TeacherForce(Engine* engine, SequenceId sequence, const CacheBlock& block,
+                                        std::span<const Token> feed) {
+  std::vector<float> logits;
+  LYNX_RETURN_IF_ERROR(engine->Truncate(sequence, 0));
+  LYNX_RETURN_IF_ERROR(engine->WriteBlock(sequence, block));
+  const StepInput input{sequence, feed, Logits::kAll};
+  LYNX_RETURN_IF_ERROR(engine->Step(std::span(&input, 1), &logits));
+  return logits;
+}
+
 Result<QualityMeter> QualityMeter::Open(Engine* engine, const QualityOptions& options) {
   LYNX_ASSIGN_OR_RETURN(const SequenceId sequence, engine->Open());
   return QualityMeter(engine, options, sequence);
@@ -140,13 +144,6 @@ Result<QualityWindow> QualityMeter::Capture(std::vector<Token> prompt) {
   return window;
 }
 
-Status QualityMeter::Force(const CacheBlock& block, std::span<const Token> feed, std::vector<float>* logits) {
-  LYNX_RETURN_IF_ERROR(engine_->Truncate(sequence_, 0));
-  LYNX_RETURN_IF_ERROR(engine_->WriteBlock(sequence_, block));
-  const StepInput input{sequence_, feed, Logits::kAll};
-  return engine_->Step(std::span(&input, 1), logits);
-}
-
 Result<std::vector<Token>> QualityMeter::Draft(const CacheBlock& block, Token token0, int count) {
   std::vector<Token> drafts;
   std::vector<float> row;
@@ -168,8 +165,7 @@ Status QualityMeter::MeasureDrafts(const QualityWindow& window, const CacheBlock
   if (drafts.empty()) return Ok();
   std::vector<Token> feed{token0};
   feed.insert(feed.end(), drafts.begin(), drafts.end() - 1);
-  std::vector<float> rows;
-  LYNX_RETURN_IF_ERROR(Force(full, feed, &rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, TeacherForce(engine_, sequence_, full, feed));
   const auto vocab = std::size_t(engine_->info().vocab_size);
   while (quality->accepted < quality->drafted &&
          Greedy(std::span(rows).subspan(std::size_t(quality->accepted) * vocab, vocab)) ==
@@ -184,18 +180,19 @@ Result<CodecQuality> QualityMeter::Measure(const QualityWindow& window, const Co
   quality.codec = codec.info().spec;
   quality.elements = engine_->info().shape.ElementsPerToken() * window.cache.token_count();
   const int streams = codec.info().stream_count;
-  double ignored = 0;
-  LYNX_ASSIGN_OR_RETURN(const EncodedCache encoded, EncodeCache(window.cache, codec, &quality.encode_s));
+  PageTrip trip(&codec);
+  LYNX_ASSIGN_OR_RETURN(const EncodedCache encoded, EncodeCache(window.cache, codec.info(), &trip));
+  quality.encode_s = trip.encode_s();
   quality.stream_bytes.resize(std::size_t(streams));
   for (const auto& page : encoded.streams) {
     for (int k = 0; k < streams; ++k) quality.stream_bytes[std::size_t(k)] += page[std::size_t(k)].size();
   }
-  LYNX_ASSIGN_OR_RETURN(const CacheBlock full, DecodeCache(window.cache, codec, encoded, streams, &quality.decode_s));
+  LYNX_ASSIGN_OR_RETURN(const CacheBlock full, DecodeCache(window.cache, encoded, streams, &trip));
+  quality.decode_s = trip.decode_s();
   quality.full = Compare(window, full, options_.attention_rows, &quality.full_layers);
   const auto vocab = std::size_t(engine_->info().vocab_size);
   const auto feed = std::span(window.continuation).first(std::size_t(options_.tokens));
-  std::vector<float> full_rows;
-  LYNX_RETURN_IF_ERROR(Force(full, feed, &full_rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> full_rows, TeacherForce(engine_, sequence_, full, feed));
   quality.kl_full_bf16 = quality.kl_anchor_bf16 = MeanDivergence(window.logits, full_rows, vocab);
   quality.top1_full_bf16 = quality.top1_anchor_bf16 = TopAgreement(window.logits, full_rows, vocab);
   if (streams == 1) {  // the anchor is everything: whatever is drafted on it stands
@@ -204,10 +201,9 @@ Result<CodecQuality> QualityMeter::Measure(const QualityWindow& window, const Co
     quality.drafted = quality.accepted = options_.drafts;
     return quality;
   }
-  LYNX_ASSIGN_OR_RETURN(const CacheBlock anchor, DecodeCache(window.cache, codec, encoded, 1, &ignored));
+  LYNX_ASSIGN_OR_RETURN(const CacheBlock anchor, DecodeCache(window.cache, encoded, 1, &trip));
   quality.anchor = Compare(window, anchor, options_.attention_rows, &quality.anchor_layers);
-  std::vector<float> anchor_rows;
-  LYNX_RETURN_IF_ERROR(Force(anchor, feed, &anchor_rows));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> anchor_rows, TeacherForce(engine_, sequence_, anchor, feed));
   quality.kl_anchor_full = MeanDivergence(full_rows, anchor_rows, vocab);
   quality.kl_anchor_bf16 = MeanDivergence(window.logits, anchor_rows, vocab);
   quality.top1_anchor_full = TopAgreement(full_rows, anchor_rows, vocab);
@@ -228,8 +224,8 @@ Result<double> QualityMeter::NoiseFloor(const QualityWindow& window, std::uint64
       }
     }
   }
-  std::vector<float> rows;
-  LYNX_RETURN_IF_ERROR(Force(noisy, std::span(window.continuation).first(std::size_t(options_.tokens)), &rows));
+  const auto feed = std::span(window.continuation).first(std::size_t(options_.tokens));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, TeacherForce(engine_, sequence_, noisy, feed));
   return MeanDivergence(window.logits, rows, std::size_t(engine_->info().vocab_size));
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +48,10 @@ struct CodecQuality {
   double decode_s = 0;  // of all streams
 };
 
+// Rows of logits behind every token of `feed`, when the sequence holds the block and nothing else before.
+Result<std::vector<float>> TeacherForce(Engine* engine, SequenceId sequence, const CacheBlock& block,
+                                        std::span<const Token> feed);
+
 class QualityMeter {
  public:
   // The engine has a free sequence and must outlive the meter.
@@ -62,8 +66,6 @@ class QualityMeter {
  private:
   QualityMeter(Engine* engine, const QualityOptions& options, SequenceId sequence)
       : engine_(engine), options_(options), sequence_(sequence) {}
-  // The sequence becomes the block, then `feed` is run; all rows of logits.
-  Status Force(const CacheBlock& block, std::span<const Token> feed, std::vector<float>* logits);
   // Greedy tokens on the block after token 0, at most `count`, ending with the first end of text.
   Result<std::vector<Token>> Draft(const CacheBlock& block, Token token0, int count);
   Status MeasureDrafts(const QualityWindow& window, const CacheBlock& anchor, const CacheBlock& full,

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "eval/divergence.h"
 #include "eval/page_trip.h"
+#include "eval/quality.h"
 #include "lynx/codec.h"
 
 namespace lynx {
@@ -20,17 +21,6 @@ constexpr const char* kCodec = "lynx:anchor_bits=1.35";
 // One window's KL says this much of the truth: half of what it would change is done, and at most two octaves.
 constexpr double kTrust = 0.5;
 constexpr double kMostOctaves = 2.0;
-
-// The distributions of the tokens behind the cache.
-Result<std::vector<float>> Force(Engine* engine, SequenceId sequence, const CacheBlock& cache,
-                                 std::span<const Token> next) {
-  std::vector<float> logits;
-  LYNX_RETURN_IF_ERROR(engine->Truncate(sequence, 0));
-  LYNX_RETURN_IF_ERROR(engine->WriteBlock(sequence, cache));
-  const StepInput input{sequence, next, Logits::kAll};
-  LYNX_RETURN_IF_ERROR(engine->Step(std::span(&input, 1), &logits));
-  return logits;
-}
 
 // Mean of (weight * error)^2 over a layer's K or V.
 double WeightedError(const CacheBlock& cache, const CacheBlock& coarse, int layer, KvKind kind,
@@ -70,7 +60,7 @@ Result<std::vector<double>> MeasureSensitivity(Engine* engine, SequenceId sequen
   const CacheShape& shape = cache.shape();
   const Profile written = WriteLynxProfile(profile, shape);
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(kCodec, shape, &written));
-  LYNX_ASSIGN_OR_RETURN(const std::vector<float> reference, Force(engine, sequence, cache, next));
+  LYNX_ASSIGN_OR_RETURN(const std::vector<float> reference, TeacherForce(engine, sequence, cache, next));
   const int parts = int(profile.size());
   // Half the log2 of KL per weighted square error; none when a part is missing or nothing can be seen of it.
   std::vector<std::optional<double>> octaves(profile.size());
@@ -83,7 +73,7 @@ Result<std::vector<double>> MeasureSensitivity(Engine* engine, SequenceId sequen
     const int layer = part / 2;
     const KvKind kind = KvKind(part % 2);
     LYNX_ASSIGN_OR_RETURN(const CacheBlock coarse, Coarsen(cache, layer, kind, *codec));
-    LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, Force(engine, sequence, coarse, next));
+    LYNX_ASSIGN_OR_RETURN(const std::vector<float> rows, TeacherForce(engine, sequence, coarse, next));
     const double error = WeightedError(cache, coarse, layer, kind, channels);
     const double divergence = MeanDivergence(reference, rows, std::size_t(engine->info().vocab_size));
     if (!(error > 0 && divergence > 0)) continue;

@@ -44,7 +44,7 @@ void Decode(FuzzInput input) {
     }
   }
   LYNX_CHECK(inside.bytes() == first.bytes());
-  const bool exact = OpenPageStream(streams[0])->header.exact;
+  const bool exact = IsExact(streams);
   const bool bits = exact || spec == "raw" || place.address.first_token < 4;  // sinks of lynx are bits too
   if (bits || target_type == ElementType::kF16) return;                       // 2^16 and above is infinite in F16
   for (const float value : first.Values()) LYNX_CHECK(std::isfinite(value));

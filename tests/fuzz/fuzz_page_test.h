@@ -13,7 +13,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/crc32c.h"
 #include "codec/catalog.h"
 #include "codec/page_memory_test.h"
 #include "codec/page_stream.h"
@@ -146,20 +145,6 @@ inline PageMemory TakePage(FuzzInput* input, const FuzzPlace& place, Layout layo
   }
   memory.Fill(values);
   return memory;
-}
-
-// Makes the checksums right, and with `link` the later streams those of this stream 0.
-inline void Reseal(Streams* streams, bool link) {
-  for (std::size_t k = 0; k < streams->size(); ++k) {
-    std::vector<std::byte>& stream = (*streams)[k];
-    if (stream.size() < kPageStreamHeaderBytes) continue;
-    StoreLittle(std::uint32_t(stream.size() - kPageStreamHeaderBytes), stream.data() + 24);
-    if (k > 0 && link && (*streams)[0].size() >= kPageStreamHeaderBytes) {
-      StoreLittle(LoadLittle<std::uint32_t>((*streams)[0].data() + 32), stream.data() + 28);
-    }
-    const std::span<const std::byte> bytes(stream);
-    StoreLittle(Crc32c(bytes.subspan(kPageStreamHeaderBytes), Crc32c(bytes.first(32))), stream.data() + 32);
-  }
 }
 
 // Streams that a peer might send for this page: an encoding of it with bytes replaced, or payloads of the input's own

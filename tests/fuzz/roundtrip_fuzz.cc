@@ -142,8 +142,7 @@ void CheckStreamsDoNotMatter(const std::string& name, const FuzzPlace& place, co
   const Codec& other_codec = CodecFor(other, place);
   const Streams streams = EncodePage(codec, ViewOf(source, place)).value();
   const Streams other_streams = EncodePage(other_codec, ViewOf(source, elsewhere)).value();
-  const auto is_exact = [](const Streams& of) { return OpenPageStream(of[0])->header.exact; };
-  if (is_exact(streams) != is_exact(other_streams)) return;  // at the edge of what coding shortens
+  if (IsExact(streams) != IsExact(other_streams)) return;  // at the edge of what coding shortens
   const auto values = DecodeRows(codec, place, streams).values;
   const auto other_values = DecodeRows(other_codec, place, other_streams).values;
   LYNX_CHECK(std::memcmp(values.data(), other_values.data(), 4 * values.size()) == 0);
@@ -175,7 +174,7 @@ void RoundTrip(FuzzInput input) {
   if (name == "lynx" || name == "nested") CheckStreamsDoNotMatter(name, place, source, &choices);
 
   const Rows rows{source.Values(), place.address.token_count, place.address.head_count * place.head_dim};
-  const bool exact = OpenPageStream(streams[0])->header.exact;
+  const bool exact = IsExact(streams);
   for (std::size_t count = 1; count <= streams.size(); ++count) {
     const Streams prefix(streams.begin(), streams.begin() + std::ptrdiff_t(count));
     if (exact) {
