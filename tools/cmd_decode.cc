@@ -4,6 +4,8 @@
 
 #include "command.h"
 #include "front_node.h"
+#include "net/tls.h"
+#include "serve/prefill_pool.h"
 
 namespace lynx {
 namespace {
@@ -21,7 +23,13 @@ int RunDecode(const DecodeFlags& flags) {
   }
   auto options = flags.front.Options();
   if (!options.ok()) return Fail("decode", options.status());
-  if (flags.front.node.check_config) return EndCheck("decode", flags.engine);
+  const auto addresses = AddressesOf(flags.prefill);
+  if (!addresses.ok()) return Fail("decode", addresses.status());
+  for (const std::string& address : *addresses) {
+    const Status status = CheckProtected(address, flags.front.node.tls);
+    if (!status.ok()) return Fail("decode", status);
+  }
+  if (flags.front.node.check_config) return EndCheck("decode", flags.engine, flags.front.node);
   auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("decode", engine.status());
   return RunFront("decode", engine->get(), flags.prefill, flags.front, std::move(*options));

@@ -233,8 +233,8 @@ int RunLoad(const LoadFlags& flags) {
   std::vector<Row> rows;
   if (const Status status = Prepare(flags, &stage); !status.ok()) return Fail("load", status);
   if (const Status status = RunAll(flags, &stage, &rows); !status.ok()) {
-    Fail("load", status);
-    return StopFlag() ? kExitInterrupted : kExitFailed;
+    const int code = Fail("load", status);
+    return StopFlag() ? kExitInterrupted : code;
   }
   PrintTable(rows);
   if (flags.json.empty()) return kExitOk;

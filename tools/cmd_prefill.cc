@@ -24,7 +24,7 @@ int RunPrefill(const PrefillFlags& flags) {
   if (const Status status = CheckProtected(flags.listen, flags.node.tls); !status.ok()) return Fail("prefill", status);
   auto profile = ReadProfile(flags.profile);
   if (!profile.ok()) return Fail("prefill", profile.status());
-  if (flags.node.check_config) return EndCheck("prefill", flags.engine);
+  if (flags.node.check_config) return EndCheck("prefill", flags.engine, flags.node);
   auto engine = OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1);
   if (!engine.ok()) return Fail("prefill", engine.status());
   PrefillOptions options;

@@ -1,8 +1,10 @@
 // lynx serve: a prefill node and a decode node in one process.
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "command.h"
@@ -22,13 +24,13 @@ struct ServeFlags {
 // Serves on a thread of its own.
 class PrefillThread {
  public:
-  static Result<std::unique_ptr<PrefillThread>> Start(const ServeFlags& flags) {
+  static Result<std::unique_ptr<PrefillThread>> Start(const ServeFlags& flags, std::optional<Profile> profile) {
     PrefillOptions options;
     options.listen = "127.0.0.1:0";
     options.codec_threads = flags.front.node.codec_threads;
     options.kept_caches = flags.kept;
     options.tls = flags.front.node.tls;
-    LYNX_ASSIGN_OR_RETURN(options.profile, ReadProfile(flags.profile));
+    options.profile = std::move(profile);
     auto thread = std::make_unique<PrefillThread>();
     LYNX_ASSIGN_OR_RETURN(thread->engine_, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));
     LYNX_ASSIGN_OR_RETURN(thread->node_, PrefillNode::Start(thread->engine_.get(), options));
@@ -52,8 +54,10 @@ int RunServe(const ServeFlags& flags) {
   StopFlag();
   auto options = flags.front.Options();
   if (!options.ok()) return Fail("serve", options.status());
-  if (flags.front.node.check_config) return EndCheck("serve", flags.engine);
-  const auto prefill = PrefillThread::Start(flags);
+  auto profile = ReadProfile(flags.profile);
+  if (!profile.ok()) return Fail("serve", profile.status());
+  if (flags.front.node.check_config) return EndCheck("serve", flags.engine, flags.front.node);
+  const auto prefill = PrefillThread::Start(flags, std::move(*profile));
   if (!prefill.ok()) return Fail("serve", prefill.status());
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
   if (!engine.ok()) return Fail("serve", engine.status());

@@ -14,6 +14,7 @@
 
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
+#include "codec/lynx_profile.h"
 #include "engine/toy/toy_engine.h"
 #include "serve/codec_threads.h"
 #ifdef LYNX_HAVE_LLAMA
@@ -116,9 +117,12 @@ void NodeFlags::AddTo(CLI::App* app) {
       ->excludes(cert);
 }
 
-int EndCheck(const std::string& command, const EngineFlags& flags) {
-  if (!flags.IsToy() && !std::ifstream(flags.model))
-    return Fail(command, IoError("can't read the model " + flags.model));
+int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node) {
+  if (node.tls.enabled()) {
+    if (const auto tls = TlsContext::Load(node.tls); !tls.ok()) return Fail(command, tls.status());
+  }
+  if (!engine.IsToy() && !std::ifstream(engine.model))
+    return Fail(command, IoError("can't read the model " + engine.model));
   std::printf("the configuration of lynx %s is fine\n", command.c_str());
   return kExitOk;
 }
@@ -225,7 +229,9 @@ Result<std::optional<Profile>> ReadProfile(const std::string& path) {
   if (path.empty()) return std::optional<Profile>();
   LYNX_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const auto bytes = std::as_bytes(std::span(text));
-  return std::optional<Profile>(Profile{{bytes.begin(), bytes.end()}});
+  Profile profile{{bytes.begin(), bytes.end()}};
+  LYNX_RETURN_IF_ERROR(CheckLynxProfile(profile));
+  return std::optional<Profile>(std::move(profile));
 }
 
 Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arguments) {
@@ -250,8 +256,10 @@ Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arg
 }
 
 Status CheckServed(std::string_view codec) {
-  if (!IsBaseline(codec)) return Ok();
-  return Unsupported("codec " + std::string(codec) + " is a baseline, for `lynx eval quality` only");
+  if (IsBaseline(codec)) {
+    return Unsupported("codec " + std::string(codec) + " is a baseline, for `lynx eval quality` only");
+  }
+  return codec == "auto" ? Ok() : MakeCodec(codec, {ElementType::kBf16, {{.kv_heads = 1, .key_dim = 1}}}).status();
 }
 
 Status CheckWritable(const std::string& path) {

@@ -55,9 +55,9 @@ struct NodeFlags {
   void AddTo(CLI::App* app);
 };
 
-// The end of --check-config, once everything but the model has been read: says so, or what is wrong with the model's
-// file. The exit code.
-int EndCheck(const std::string& command, const EngineFlags& flags);
+// The end of --check-config, once all else has been read: the certificates, and whether the model's file is there. Says
+// that all is fine or what is not. The exit code.
+int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node);
 
 enum class EngineUse { kPrefill, kDecode };
 // Opens the engine with room for `sequences` of them; shows progress on a terminal. F16 weights are made once and kept
@@ -89,7 +89,7 @@ Result<std::string> ReadFile(const std::string& path);
 Status CheckWritable(const std::string& path);
 Status WriteFile(const std::string& path, const std::string& text);
 
-// What `lynx calibrate` wrote; nothing for an empty path. Whether it fits a model is for MakeCodec to say.
+// What `lynx calibrate` wrote, whole; nothing for an empty path. Whether it fits a model is for MakeCodec to say.
 Result<std::optional<Profile>> ReadProfile(const std::string& path);
 
 // A user message as prompt tokens. With `raw`, the text as it is; otherwise document and question in the model's chat
@@ -102,7 +102,8 @@ Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view do
 // '=' and without a ':' before it belongs to the codec before it. kInvalid when there is none.
 Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arguments);
 
-// kUnsupported for a baseline: those have no place on a wire.
+// What is wrong with a codec and its parameters, whatever the model; nothing with "auto". kUnsupported for a baseline,
+// too: those have no place on a wire.
 Status CheckServed(std::string_view codec);
 
 // Subcommands: each adds itself to the app and sets *exit_code when it has run.

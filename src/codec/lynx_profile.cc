@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/status_macros.h"
 #include "codec/lynx_reference.h"
 #include "codec/lynx_tables.h"
 
@@ -60,15 +61,22 @@ Profile WriteLynxProfile(const LynxProfile& profile, const CacheShape& shape) {
   return written;
 }
 
-Result<LynxProfile> ReadLynxProfile(const Profile& profile, const CacheShape& shape) {
+Status CheckLynxProfile(const Profile& profile) {
   const std::span<const std::byte> bytes(profile.bytes);
   if (bytes.size() < 16 || LoadLittle<std::uint32_t>(bytes.data()) != kMagic ||
       Crc32c(bytes.first(bytes.size() - 4)) != LoadLittle<std::uint32_t>(bytes.data() + bytes.size() - 4)) {
     return Corrupt("the profile is damaged or no profile; calibrate again");
   }
-  ByteReader reader(bytes.first(bytes.size() - 4));
-  reader.Get<std::uint32_t>();
-  if (reader.Get<std::uint32_t>() != kVersion) return Unsupported("the profile is of another version; calibrate again");
+  if (LoadLittle<std::uint32_t>(bytes.data() + 4) != kVersion) {
+    return Unsupported("the profile is of another version; calibrate again");
+  }
+  return Ok();
+}
+
+Result<LynxProfile> ReadLynxProfile(const Profile& profile, const CacheShape& shape) {
+  LYNX_RETURN_IF_ERROR(CheckLynxProfile(profile));
+  const std::span<const std::byte> bytes(profile.bytes);
+  ByteReader reader(bytes.subspan(8, bytes.size() - 12));
   const Status other = Invalid("the profile is of another model; calibrate this one");
   if (reader.Get<std::uint32_t>() != shape.layers.size()) return other;
   LynxProfile rows(2 * shape.layers.size());

@@ -23,6 +23,9 @@ struct LynxChannelProfile {
 // Rows [2 * layer + kind][head * HeadDim + channel]; empty for a kind that a layer lacks.
 using LynxProfile = std::vector<std::vector<LynxChannelProfile>>;
 
+// Whether these bytes are a whole profile of this version, of whatever model. kCorrupt, kUnsupported.
+Status CheckLynxProfile(const Profile& profile);
+
 // The bytes of docs/codec.md "Profile", and back: kCorrupt when they are damaged, kInvalid when they are of another
 // cache shape. The rows must fit the shape.
 Profile WriteLynxProfile(const LynxProfile& profile, const CacheShape& shape);

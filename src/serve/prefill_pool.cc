@@ -30,12 +30,21 @@ Result<std::vector<std::string>> AddressesIn(const std::string& path) {
     const std::size_t first = line.find_first_not_of(blank);
     if (first == std::string::npos) continue;
     addresses.push_back(line.substr(first, line.find_last_not_of(blank) - first + 1));
-    LYNX_RETURN_IF_ERROR(ParseAddress(addresses.back()).status());
   }
   return addresses;
 }
 
 }  // namespace
+
+Result<std::vector<std::string>> AddressesOf(const PrefillPoolOptions& options) {
+  std::vector<std::string> addresses = options.addresses;
+  if (!options.file.empty()) {
+    LYNX_ASSIGN_OR_RETURN(const std::vector<std::string> more, AddressesIn(options.file));
+    addresses.insert(addresses.end(), more.begin(), more.end());
+  }
+  for (const std::string& address : addresses) LYNX_RETURN_IF_ERROR(ParseAddress(address).status());
+  return addresses;
+}
 
 Status PrefillPool::Start(NetNode* net) {
   net_ = net;
@@ -55,13 +64,8 @@ void PrefillPool::Stop() {
 
 // Nodes that left the list keep their connections until their requests are over; nothing new is sent to them.
 Status PrefillPool::ReadList() {
-  std::vector<std::string> addresses = options_.addresses;
-  for (const std::string& address : addresses) LYNX_RETURN_IF_ERROR(ParseAddress(address).status());
-  if (!options_.file.empty()) {
-    file_time_ = WriteTime(options_.file);
-    LYNX_ASSIGN_OR_RETURN(const std::vector<std::string> more, AddressesIn(options_.file));
-    addresses.insert(addresses.end(), more.begin(), more.end());
-  }
+  if (!options_.file.empty()) file_time_ = WriteTime(options_.file);
+  LYNX_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesOf(options_));
   const std::lock_guard lock(mutex_);
   for (Node& node : nodes_) node.listed = false;
   for (const std::string& address : addresses) {
@@ -130,7 +134,8 @@ void PrefillPool::Apply(Node* node, const Status& status) {
     Log("prefill node " + node->address + " is up");
   } else {
     const std::string& what = status.message();
-    node->status = what.find(node->address) != std::string::npos ? status : Status(status.code(), node->address + ": " + what);
+    node->status =
+        what.find(node->address) != std::string::npos ? status : Status(status.code(), node->address + ": " + what);
     node->peer = 0;
     node->running = 0;
     node->next_try = MonotonicNow() + ReconnectPause(node->failures, &random_);

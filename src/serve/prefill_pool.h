@@ -25,6 +25,9 @@ struct PrefillPoolOptions {
   std::function<void(std::string_view line)> log;
 };
 
+// All addresses. kInvalid when one can't be one, kIo when the file can't be read.
+Result<std::vector<std::string>> AddressesOf(const PrefillPoolOptions& options);
+
 struct PrefillNodeState {
   std::string address;
   bool up = false;

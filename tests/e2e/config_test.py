@@ -38,6 +38,24 @@ class ConfigTest(unittest.TestCase):
             self.assertEqual(len(errors.splitlines()), 1, errors)
             self.assertIn(words, errors)
 
+    def test_all_but_the_model_is_read(self):
+        """What a node would refuse when it starts."""
+        tls = 'tls-cert = "/nowhere/c"\ntls-key = "/nowhere/k"\ntls-ca = "/nowhere/a"'
+        away = 'prefill = ["127.0.0.1:1"]'
+        for command, text, words in (
+                ("prefill", 'profile = "/dev/null"', "profile is damaged"), ("prefill", tls, "/nowhere/"),
+                ("serve", 'profile = "/nowhere/p"', "/nowhere/p"), ("serve", 'profile = "/dev/null"', "profile is damaged"),
+                ("serve", 'codec = "zip"', 'no codec "zip"'), ("serve", 'codec = "lynx:anchor_bits=9"', "anchor_bits"),
+                ("serve", tls, "/nowhere/"), ("decode", f'{away}\ncodec = "lynx:exact=2"', "exact"),
+                ("decode", f"{away}\n{tls}", "/nowhere/"), ("decode", 'prefill = ["zz"]', '"zz" is not an address'),
+                ("decode", 'prefill = ["10.0.0.1:7000"]', "10.0.0.1:7000 is not loopback"),
+                ("decode", 'prefill-file = "/nowhere/list"', "/nowhere/list"),
+                ("generate", 'prompt = "x"\nprefill = "127.0.0.1:1"\ncodec = "nested:anchor=9"', "anchor")):
+            code, out, errors = self.run_lynx(f'[{command}]\nmodel = "toy"\n{text}\n', command, "--check-config")
+            self.assertNotEqual((code, out), (0, out), text)
+            self.assertEqual(len(errors.splitlines()), 1, errors)
+            self.assertIn(words, errors)
+
     def test_what_counts_more(self):
         """The command line, then the file, then the environment."""
         text = '[prefill]\nmodel = "toy"\ncodec-threads = 1000\n'

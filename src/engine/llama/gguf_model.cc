@@ -39,27 +39,6 @@ double MetadataDouble(const llama_model& model, const std::string& key, double f
   return text.empty() ? fallback : std::atof(text.c_str());
 }
 
-Result<std::string> FileRevision(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return IoError("can't open the model file " + path + ": check the path and its permissions");
-  std::vector<char> buffer(std::size_t{1} << 20);
-  std::uint32_t crc = 0;
-  std::uint64_t bytes = 0;
-  for (bool first = true; file; first = false) {
-    file.read(buffer.data(), std::streamsize(buffer.size()));
-    const auto count = std::size_t(file.gcount());
-    if (first && (count < kSmallestGguf || std::memcmp(buffer.data(), "GGUF", 4) != 0)) {
-      return Corrupt(path + " is not a GGUF model file");
-    }
-    crc = Crc32c(std::as_bytes(std::span(buffer.data(), count)), crc);
-    bytes += count;
-  }
-  if (file.bad()) return IoError("can't read the model file " + path);
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "crc32c:%08x+%llu", crc, static_cast<unsigned long long>(bytes));
-  return std::string(text.data());
-}
-
 // The RoPE factors are a tensor, which llama.h does not show: they are read from the file.
 void ReadRopeFactors(const std::string& path, GgufModel* gguf_model) {
   const std::unique_ptr<gguf_context, GgufDeleter> gguf(gguf_init_from_file(path.c_str(), {true, nullptr}));
@@ -108,6 +87,27 @@ RopeShape DescribeRope(const GgufModel& gguf, int key_dim) {
 }
 
 }  // namespace
+
+Result<std::string> FileRevision(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return IoError("can't open the model file " + path + ": check the path and its permissions");
+  std::vector<char> buffer(std::size_t{1} << 20);
+  std::uint32_t crc = 0;
+  std::uint64_t bytes = 0;
+  for (bool first = true; file; first = false) {
+    file.read(buffer.data(), std::streamsize(buffer.size()));
+    const auto count = std::size_t(file.gcount());
+    if (first && (count < kSmallestGguf || std::memcmp(buffer.data(), "GGUF", 4) != 0)) {
+      return Corrupt(path + " is not a GGUF model file");
+    }
+    crc = Crc32c(std::as_bytes(std::span(buffer.data(), count)), crc);
+    bytes += count;
+  }
+  if (file.bad()) return IoError("can't read the model file " + path);
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "crc32c:%08x+%llu", crc, static_cast<unsigned long long>(bytes));
+  return std::string(text.data());
+}
 
 std::string Metadata(const llama_model& model, const std::string& key) {
   std::string name = key;

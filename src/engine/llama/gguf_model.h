@@ -28,8 +28,11 @@ struct GgufModel {
 // Starts llama.cpp, once; to be called before anything of it is used.
 void StartLlama();
 
-// Reads the whole file once for the revision, "crc32c:<8 hex digits>+<bytes>": it tells files apart that were mixed up,
-// not files that somebody made alike on purpose.
+// "crc32c:<8 hex digits>+<bytes>" of the whole file: it tells files apart that were mixed up, not files that somebody
+// made alike on purpose. kIo, kCorrupt when it is no GGUF.
+Result<std::string> FileRevision(const std::string& path);
+
+// Reads the whole file once for the revision.
 Result<GgufModel> LoadGguf(const LlamaOptions& options);
 
 // kUnsupported, naming the architecture, for models whose cache is not one row of K and V per token, all rows kept, the

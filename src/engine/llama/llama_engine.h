@@ -41,7 +41,7 @@ struct LlamaOptions {
 Result<std::unique_ptr<Engine>> OpenLlamaEngine(const LlamaOptions& options);
 
 // The model with its weights turned into F16 by llama.cpp's own quantizer, kept in `folder` and made once: what is measured
-// on it is not hidden behind the rounding of activations that quantized weights bring. kIo, kEngine.
+// on it is not hidden behind the rounding of activations that quantized weights bring. kIo, kCorrupt, kEngine.
 Result<std::string> WithF16Weights(const std::string& model_path, const std::string& folder);
 
 }  // namespace lynx
