@@ -45,6 +45,8 @@ struct NodeConfig {
   bool pull = true;
   // Grant window: 0 follows 1.25 * min RTT * best rate + 128 KiB as measured; otherwise fixed.
   std::uint64_t window_bytes = 0;
+  // prefill: a decode node that takes less than this of a stream in 200 ms does not hold higher streams of others back.
+  std::uint64_t hold_bytes = 128 << 10;
   TimeNs heartbeat_ns = 500 * kMillisecondNs;  // PING period; a peer that misses 3 is dead
   // decode: a request ends (kIo) when of what it was granted nothing comes for this long. prefill: the requests of a
   // peer that takes nothing of what is ready for 6 times as long end.
@@ -140,9 +142,8 @@ class TransferNode {
   // output.
   std::size_t Output(PeerId peer, std::size_t budget, TimeNs now, std::vector<std::byte>* out);
   bool WantsClose(PeerId peer) const;
-  // The network layer says whether the peer's socket takes bytes; a peer that has not for 200 ms does not hold the
-  // higher streams of others back.
-  void SetWritable(PeerId peer, bool writable, TimeNs now);
+  // The network layer says whether the peer's socket takes bytes.
+  void SetWritable(PeerId peer, bool writable);
 
   // When Tick must be called at the latest, and the call: heartbeats, dead peers, deadlines.
   std::optional<TimeNs> NextTimeout() const;

@@ -214,7 +214,7 @@ class NetNode::Impl {
     connection.state = State::kOpen;
     connection.close_at = 0;
     connection.peer = node_.AddPeer(now);
-    if (!connection.writable) node_.SetWritable(connection.peer, false, now);
+    if (!connection.writable) node_.SetWritable(connection.peer, false);
     if (connection.connected) std::exchange(connection.connected, nullptr)(connection.peer);
   }
 
@@ -261,7 +261,7 @@ class NetNode::Impl {
     Connection& connection = found->second;
     if (events & EPOLLOUT) {
       connection.writable = true;
-      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, true, now);
+      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, true);
       Watch(fd, EPOLLIN, EPOLL_CTL_MOD);
     }
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR))) return;
@@ -344,7 +344,7 @@ class NetNode::Impl {
     if (count < rest.size()) {
       connection.writable = false;
       connection.blocked_in_interval = true;
-      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, false, now);
+      if (connection.state == State::kOpen) node_.SetWritable(connection.peer, false);
       Watch(connection.fd.get(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
     } else {
       connection.pending.clear();

@@ -1,25 +1,42 @@
-// Codec "auto": which one brings anchors soonest over this link.
+// Codec "auto": which one brings an answer's first tokens soonest.
 #pragma once
 
 #include <algorithm>
 #include <string>
 
+#include "speculate/draft_cost.h"
+
 namespace lynx {
 
-// One core of an encoder and of a link decide how long an anchor takes, whichever is slower. Elements per second and
-// bits per element as bench/codec_bench and docs/codec.md measured them; a link whose rate is not known (0) is taken as
-// slow.
-inline std::string ChooseCodec(double rate_bps, int codec_threads) {
+// A transfer alone on its link.
+struct TransferCase {
+  double elements = 0;  // of the prompt's cache
+  double rate_bps = 0;  // of the link; 0: not known
+  double step_s = 0;    // of the engine, for one token; 0: not known
+  int codec_threads = 1;
+};
+
+// Candidates are those that complete a cache at least as well as int8 does. Elements per second on a core, bits per
+// element and accepted drafts of 64 are as docs/codec.md measured them (with a profile). What counts is when the 32nd
+// token is committed: once all is encoded and has arrived, for those that were not drafted meanwhile.
+inline std::string ChooseCodec(const TransferCase& transfer) {
   struct Candidate {
-    const char* name;
-    double elements_per_s, anchor_bits;
+    const char* spec;
+    double elements_per_s, anchor_bits, all_bits, accepted;
+    double Token32(const TransferCase& at) const {
+      const double encode_s = at.elements / (elements_per_s * at.codec_threads);
+      const double anchor_s = std::max(encode_s, at.elements * anchor_bits / at.rate_bps);
+      const double complete_s = std::max(encode_s, at.elements * all_bits / at.rate_bps);
+      const double drafts = std::min(64.0, (complete_s - anchor_s) / at.step_s);
+      const double kept = std::min(31.0, ExpectedAccepted(accepted / (1 + accepted), drafts));
+      return complete_s + (32 - kept) * at.step_s;
+    }
   };
-  constexpr Candidate kLynx{"lynx", 0.4e9, 2.25}, kNested{"nested", 2.1e9, 4.8};
-  if (rate_bps <= 0) return kLynx.name;
-  const auto ns_per_element = [&](const Candidate& candidate) {
-    return std::max(1e9 / (candidate.elements_per_s * codec_threads), 1e9 * candidate.anchor_bits / rate_bps);
-  };
-  return ns_per_element(kNested) < ns_per_element(kLynx) ? kNested.name : kLynx.name;
+  constexpr Candidate kCandidates[] = {{"lynx", 0.4e9, 2.21, 6.09, 33.8},
+                                       {"lynx:anchor_bits=1.35", 0.4e9, 1.33, 5.21, 13.7},
+                                       {"nested", 2.1e9, 4.78, 8.65, 24.4}};
+  if (transfer.rate_bps <= 0 || transfer.step_s <= 0) return kCandidates[0].spec;
+  return std::ranges::min_element(kCandidates, {}, [&](const Candidate& c) { return c.Token32(transfer); })->spec;
 }
 
 }  // namespace lynx

@@ -69,7 +69,9 @@ class DecodeNode::Impl {
 
  private:
   std::string CodecFor(const GenerateRequest& request) const {
-    return request.codec == "auto" ? ChooseCodec(rate_bps_, options_.codec_threads) : request.codec;
+    if (request.codec != "auto") return request.codec;
+    const double elements = double(engine_->info().shape.ElementsPerToken()) * double(request.prompt.size());
+    return ChooseCodec({elements, rate_bps_, step_s_, options_.codec_threads});
   }
 
   Status Configure(const GenerateRequest& request, SpeculatorConfig* config) const {
@@ -180,6 +182,8 @@ class DecodeNode::Impl {
       if (!id_) return;
       node_->Release(*id_);
       if (const double rate = generation_->rate_bps(); rate > 0) node_->rate_bps_ = rate;
+      const StepCost& cost = node_->loop_->step_cost();
+      node_->step_s_ = cost.fixed_s() + cost.per_token_s();
       node_->begun_.erase(*id_);
       node_->pool_.Give(peer_);
       id_.reset();
@@ -272,6 +276,7 @@ class DecodeNode::Impl {
   std::map<RequestId, std::shared_ptr<Generation>> generations_;  // network thread
   std::map<RequestId, std::shared_ptr<Generation>> begun_;        // the same, engine thread
   std::atomic<double> rate_bps_ = 0;  // of the link, as the newest request saw it; 0: not known
+  std::atomic<double> step_s_ = 0;    // of the engine, for one token; 0: not known
   std::unique_ptr<EngineLoop> loop_;
   CodecThreads codec_threads_;
   PrefillPool pool_;

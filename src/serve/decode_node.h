@@ -39,7 +39,7 @@ enum class AnchorOrder { kAuto, kFirst, kInTurn };
 
 struct GenerateRequest {
   std::vector<Token> prompt;
-  std::string codec = "lynx";  // "auto": by the rate of the link
+  std::string codec = "lynx";  // "auto": by prompt, link and engine (serve/codec_choice.h)
   SamplingOptions sampling;
   int max_new_tokens = 128;
   int max_drafts = 64;

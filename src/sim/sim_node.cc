@@ -13,6 +13,7 @@ void SimNode::Start() {
   config.epoch = epoch_;
   config.layout = {{"model", "sim"}};
   config.codecs = {"sim1", "sim2", "sim3"};
+  config.hold_bytes = 1;  // pages are of a few bytes
   transfer_ = std::make_unique<TransferNode>(config);
   stopped_ = timer_set_ = false;
   Log("starts");
@@ -176,7 +177,7 @@ void SimNode::Drain() {
 bool SimNode::DrainOne(PeerId peer, Connection* connection) {
   const std::size_t room = connection->Room(Side());
   if (room == 0) return false;
-  transfer_->SetWritable(peer, true, Now());
+  transfer_->SetWritable(peer, true);
   tap_.OnWritable(peer, true, Now());
   std::vector<std::byte> frames;
   transfer_->Output(peer, room, Now(), &frames);
@@ -186,7 +187,7 @@ bool SimNode::DrainOne(PeerId peer, Connection* connection) {
   }
   connection->Write(Side(), std::move(frames));
   const bool writable = connection->Room(Side()) > 0;
-  transfer_->SetWritable(peer, writable, Now());
+  transfer_->SetWritable(peer, writable);
   tap_.OnWritable(peer, writable, Now());
   return true;
 }

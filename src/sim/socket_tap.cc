@@ -47,9 +47,9 @@ void SocketTap::OnReceived(PeerId peer, std::span<const std::byte> bytes, TimeNs
     Stream& stream = streams_[{stream_class, request, header.part, header.stream}];
     const auto grant = ParseStreamGrant((*frame)->payload);
     if (!grant.ok()) continue;
+    if (stream.granted == 0) stream.moved = now;
     stream.granted = grant->bytes;
     stream.acknowledged = grant->acknowledged;
-    stream.moved = now;
   }
 }
 

@@ -41,7 +41,7 @@ class SocketTap {
     std::uint64_t granted = 0;
     std::uint64_t acknowledged = 0;
     std::uint64_t sent = 0;
-    TimeNs moved = 0;  // granted or sent
+    TimeNs moved = 0;  // granted first, or sent
   };
   // A lower class that waits somewhere, of those of peers that take data.
   bool LowerWaits(int stream_class, TimeNs now) const;

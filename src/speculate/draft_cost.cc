@@ -8,12 +8,7 @@ namespace {
 
 constexpr double kStepMemory = 0.98;      // about the last 50 steps count
 constexpr double kJudgementMemory = 0.9;  // about the last 10 verifications
-// The number of `drafts` that are expected to stand.
-double ExpectedAccepted(double survival, double drafts) {
-  return survival >= 1 ? drafts : survival * (1 - std::pow(survival, drafts)) / (1 - survival);
-}
-
-constexpr double kPriorWeight = 0.05;  // of "both parts are equal", against a spread of one token
+constexpr double kPriorWeight = 0.05;     // of "both parts are equal", against a spread of one token
 
 }  // namespace
 
@@ -54,6 +49,10 @@ int DraftsWorth(const StepCost& cost, double survival, int others, int cap) {
     if (p * step <= token + others * token * (2 - p)) return drafts;
   }
   return cap;
+}
+
+double ExpectedAccepted(double survival, double drafts) {
+  return survival >= 1 ? drafts : survival * (1 - std::pow(survival, drafts)) / (1 - survival);
 }
 
 bool AnchorFirstPays(const StepCost& cost, double survival, int max_drafts, const LinkTurn& link) {

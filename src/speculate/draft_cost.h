@@ -35,6 +35,9 @@ class Acceptance {
 // accepted.
 int DraftsWorth(const StepCost& cost, double survival, int others, int cap);
 
+// How many of `drafts` are expected to stand.
+double ExpectedAccepted(double survival, double drafts);
+
 // What a new request finds on its link.
 struct LinkTurn {
   double bytes_per_s = 0;  // 0: not known

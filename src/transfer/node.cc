@@ -81,17 +81,18 @@ bool TransferNode::Impl::HeldBack(const Peer& peer, TimeNs now) const {
   if (config.order == SendOrder::kFifo) return false;
   const int own = peer.sendable.begin()->first.stream_class;
   for (const auto& [id, other] : peers) {
-    if (!other->TakesData(now)) continue;
+    if (other->state != PeerState::kUp) continue;
     for (const auto& [priority, stream] : other->waiting) {
       if (priority.stream_class >= own) break;
-      // One that could be sent at once has not stopped: it was held back itself.
-      if ((stream->CanSend() && other->writable()) || now - stream->moved_ns < kHoldNs) return true;
+      // One that could be sent at once is not slow: it was held back itself.
+      if ((stream->CanSend() && other->writable) || now < stream->hold_until_ns) return true;
     }
   }
   return false;
 }
 
-void TransferNode::Impl::UpdateSendable(Peer* peer, OutgoingStream* stream) {
+void TransferNode::Impl::UpdateSendable(Peer* peer, OutgoingStream* stream, TimeNs now) {
+  if (stream->IsWaiting() && !peer->waiting.contains(stream->priority)) stream->hold_until_ns = now + kHoldNs;
   const auto update = [stream](bool in, std::map<Priority, OutgoingStream*>* set) {
     if (in) {
       (*set)[stream->priority] = stream;
@@ -104,14 +105,17 @@ void TransferNode::Impl::UpdateSendable(Peer* peer, OutgoingStream* stream) {
   update(stream->available > stream->announced, &peer->available);
 }
 
+void TransferNode::Impl::OnTaken(OutgoingStream* stream, std::uint64_t bytes, TimeNs now) {
+  const auto earned = TimeNs(double(kHoldNs) * double(bytes) / double(config.hold_bytes));
+  stream->hold_until_ns = std::min(std::max(stream->hold_until_ns, now) + std::min(earned, kHoldNs), now + kHoldNs);
+}
+
 // The next moment at which a peer stops holding others back.
 TimeNs TransferNode::Impl::NextRelease() const {
   TimeNs next = kNoDeadline;
   for (const auto& [id, peer] : peers) {
     const auto consider = [&](TimeNs at) { next = at > ticked_ns ? std::min(next, at) : next; };
-    if (peer->waiting.empty()) continue;
-    consider(peer->ReleaseNs());
-    for (const auto& [priority, stream] : peer->waiting) consider(stream->moved_ns + kHoldNs);
+    for (const auto& [priority, stream] : peer->waiting) consider(stream->hold_until_ns);
   }
   return next;
 }
@@ -218,8 +222,10 @@ std::size_t TransferNode::Output(PeerId id, std::size_t budget, TimeNs now, std:
     const std::size_t pages_begin = out->size();
     while (out->size() < end && !peer->sendable.empty() && !impl_->HeldBack(*peer, now)) {
       OutgoingStream* stream = peer->sendable.begin()->second;
-      stream->WriteFragment(peer->StreamHeader(FrameType::kPage, *stream), frame_bytes, now, out);
-      impl_->UpdateSendable(peer, stream);
+      const std::uint64_t before = stream->sent_bytes;
+      stream->WriteFragment(peer->StreamHeader(FrameType::kPage, *stream), frame_bytes, out);
+      impl_->OnTaken(stream, stream->sent_bytes - before, now);
+      impl_->UpdateSendable(peer, stream, now);
       if (!stream->AllSent()) continue;
       impl_->MaybeEnd(peer, impl_->FindOutgoing(stream->request), stream);
       peer->WriteControl(end, open_requests, now, out);
@@ -238,8 +244,8 @@ bool TransferNode::WantsClose(PeerId id) const {
   return peer == nullptr || peer->WantsClose();
 }
 
-void TransferNode::SetWritable(PeerId id, bool writable, TimeNs now) {
-  if (Peer* peer = impl_->FindPeer(id)) peer->SetWritable(writable, now);
+void TransferNode::SetWritable(PeerId id, bool writable) {
+  if (Peer* peer = impl_->FindPeer(id)) peer->writable = writable;
 }
 
 std::optional<TimeNs> TransferNode::NextTimeout() const {
@@ -347,13 +353,13 @@ Status TransferNode::SendPrefillDone(RequestId id, const PrefillDone& done, Time
 }
 
 Status TransferNode::PushPage(RequestId id, int part, int stream, const PageAddress& address, SharedBytes bytes,
-                              TimeNs) {
+                              TimeNs now) {
   OutgoingRequest* request = impl_->FindOutgoing(id);
   if (request == nullptr) return Invalid("request is not open");
   Peer* peer = impl_->FindPeer(id.peer);
   LYNX_ASSIGN_OR_RETURN(OutgoingStream* const out, request->Find(part, stream));
   LYNX_RETURN_IF_ERROR(request->Push(out, address, std::move(bytes), peer->hello().limits.max_page_stream_bytes));
-  impl_->UpdateSendable(peer, out);
+  impl_->UpdateSendable(peer, out, now);
   return Ok();
 }
 

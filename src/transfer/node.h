@@ -39,7 +39,9 @@ class TransferNode::Impl {
   bool HeldBack(const Peer& peer, TimeNs now) const;
   TimeNs NextRelease() const;
   // After every change of the stream.
-  void UpdateSendable(Peer* peer, OutgoingStream* stream);
+  void UpdateSendable(Peer* peer, OutgoingStream* stream, TimeNs now);
+  // Its peer took bytes of it.
+  void OnTaken(OutgoingStream* stream, std::uint64_t bytes, TimeNs now);
   // Queues END for a stream whose pages are all sent, once PREFILL_DONE is queued.
   void MaybeEnd(Peer* peer, OutgoingRequest* request, OutgoingStream* stream);
   void PumpGrants(TimeNs now);

@@ -76,8 +76,8 @@ Status TransferNode::Impl::OnPrefillFrame(Peer* peer, OutgoingRequest* request, 
       auto stream = request->Find(frame.header.part, frame.header.stream);
       if (!stream.ok()) return Corrupt("GRANT: " + stream.status().message());
       if (grant != StreamGrant{(*stream)->granted, (*stream)->acknowledged_bytes}) peer->taken_ns = now;
-      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, grant, now));
-      UpdateSendable(peer, *stream);
+      LYNX_RETURN_IF_ERROR(request->OnGrant(*stream, grant));
+      UpdateSendable(peer, *stream, now);
       return Ok();
     }
     case FrameType::kNak:
@@ -109,7 +109,7 @@ Status TransferNode::Impl::OnNak(Peer* peer, OutgoingRequest* request, const Fra
     FinishRequest(request->id(), Corrupt("a page arrived damaged each time it was sent"), Tell::kYes, now);
     return Ok();
   }
-  UpdateSendable(peer, *stream);
+  UpdateSendable(peer, *stream, now);
   MaybeEnd(peer, request, *stream);
   return Ok();
 }

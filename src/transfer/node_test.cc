@@ -340,20 +340,20 @@ class Outcast : public ::testing::Test {
   }
   void Exchange(std::size_t i) {
     std::vector<std::byte> bytes;
-    prefill_.Output(at_prefill_[i], 1 << 20, now_, &bytes);
+    prefill_.Output(at_prefill_[i], 1 << 21, now_, &bytes);
     decodes_[i]->Feed(at_decode_[i], bytes, now_);
     bytes.clear();
-    decodes_[i]->Output(at_decode_[i], 1 << 20, now_, &bytes);
+    decodes_[i]->Output(at_decode_[i], 1 << 21, now_, &bytes);
     prefill_.Feed(at_prefill_[i], bytes, now_);
   }
   std::size_t Pages(std::size_t i) {
     std::vector<std::byte> bytes;
-    prefill_.Output(at_prefill_[i], 1 << 20, now_, &bytes);
+    prefill_.Output(at_prefill_[i], 1 << 21, now_, &bytes);
     return PagesIn(bytes).size();
   }
 
   TimeNs now_ = kSecondNs;
-  TestTransfer transfer_{.streams = 2, .parts = 1, .pages = 1};
+  TestTransfer transfer_{.streams = 2, .parts = 1, .pages = 1, .page_bytes = 1 << 19};
   TransferNode prefill_;
   std::vector<std::unique_ptr<TransferNode>> decodes_;
   std::vector<PeerId> at_prefill_, at_decode_;
@@ -366,7 +366,7 @@ TEST_F(Outcast, ResidualWaitsForTheOtherPeersAnchor) {
 }
 
 TEST_F(Outcast, ButNotForAPeerThatTakesNothing) {
-  prefill_.SetWritable(at_prefill_[1], false, now_);
+  prefill_.SetWritable(at_prefill_[1], false);
   const TimeNs begin = now_;
   now_ = begin + 199 * kMillisecondNs;
   EXPECT_EQ(Pages(0), 0u);
@@ -375,6 +375,21 @@ TEST_F(Outcast, ButNotForAPeerThatTakesNothing) {
   prefill_.Tick(now_);
   EXPECT_GT(*prefill_.NextTimeout(), now_);
   EXPECT_EQ(Pages(0), 1u);
+}
+
+// P6: a peer that takes its anchor, a frame of 64 KiB every 150 ms, holds others back for a moment only.
+TEST_F(Outcast, NorForAPeerThatTakesLittle) {
+  TimeNs waited = 0;
+  for (std::size_t pages = 0; pages == 0 && waited < kSecondNs; waited += 10 * kMillisecondNs) {
+    prefill_.SetWritable(at_prefill_[1], waited % (150 * kMillisecondNs) == 0);
+    std::vector<std::byte> frame;
+    if (waited % (150 * kMillisecondNs) == 0) prefill_.Output(at_prefill_[1], 1, now_, &frame);
+    prefill_.SetWritable(at_prefill_[1], false);
+    prefill_.Tick(now_);
+    pages = Pages(0);
+    now_ += 10 * kMillisecondNs;
+  }
+  EXPECT_NEAR(double(waited), 300e6, 20e6);
 }
 
 }  // namespace

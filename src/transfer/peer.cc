@@ -185,10 +185,4 @@ void Peer::Close(const Status& why, bool tell, TimeNs now) {
   if (tell) Queue(Header(FrameType::kError), why);
 }
 
-void Peer::SetWritable(bool writable, TimeNs now) {
-  if (writable_ == writable) return;
-  writable_ = writable;
-  unwritable_ns_ = now;
-}
-
 }  // namespace lynx

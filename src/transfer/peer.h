@@ -21,7 +21,8 @@ namespace lynx {
 
 inline constexpr TimeNs kHandshakeNs = 5 * kSecondNs;
 inline constexpr int kMissedHeartbeats = 3;
-// A peer whose socket or receiver takes nothing for this long does not hold the higher streams of others back.
+// A stream holds the higher streams of other peers back for this long from when it begins to wait for its peer's grants
+// or socket, and longer as its peer takes NodeConfig::hold_bytes of it in each such time.
 inline constexpr TimeNs kHoldNs = 200 * kMillisecondNs;
 // The requests of a peer that has taken nothing of what is ready for it end after this many NodeConfig::stall_ns: the
 // decode node's own check comes first, and it may grant to other prefill nodes meanwhile.
@@ -87,12 +88,8 @@ class Peer {
   void Close(const Status& why, bool tell, TimeNs now);
   bool WantsClose() const { return state == PeerState::kDown && (control_.empty() || lingered_); }
 
-  bool TakesData(TimeNs now) const { return state == PeerState::kUp && now < ReleaseNs(); }
-  TimeNs ReleaseNs() const { return writable_ ? kNoDeadline : unwritable_ns_ + kHoldNs; }
-  void SetWritable(bool writable, TimeNs now);
-  bool writable() const { return writable_; }
-
   PeerState state = PeerState::kHandshake;
+  bool writable = true;  // its socket takes bytes
   FrameReader reader;
   PeerStats stats;
   RateEstimator receive_rate;
@@ -120,8 +117,6 @@ class Peer {
   TimeNs ping_sent_ns_ = 0;
   std::deque<std::pair<TimeNs, TimeNs>> round_trips_;  // {when, how long}, of the last kRoundTripNs
   bool probing_ = false;
-  bool writable_ = true;
-  TimeNs unwritable_ns_ = 0;
   TimeNs down_ns_ = 0;
   bool lingered_ = false;
 };

@@ -57,7 +57,7 @@ Status OutgoingRequest::Push(OutgoingStream* stream, const PageAddress& address,
   return Ok();
 }
 
-Status OutgoingRequest::OnGrant(OutgoingStream* stream, const StreamGrant& grant, TimeNs now) {
+Status OutgoingRequest::OnGrant(OutgoingStream* stream, const StreamGrant& grant) {
   if (grant.bytes < stream->granted || grant.bytes > offer_->max_bytes[std::size_t(stream->stream)] + stream->renewed) {
     return Corrupt("GRANT shrinks or exceeds what was offered");
   }
@@ -65,7 +65,6 @@ Status OutgoingRequest::OnGrant(OutgoingStream* stream, const StreamGrant& grant
     return Corrupt("GRANT acknowledges less than before or more than was sent");
   }
   stream->granted = grant.bytes;
-  stream->moved_ns = now;
   stream->acknowledged_bytes = grant.acknowledged;
   if (kSeededBug == SeededBug::kPageLeaked) return Ok();
   while (!stream->sent.empty() && stream->sent.front().end <= grant.acknowledged) {
@@ -105,7 +104,7 @@ StreamEnd OutgoingStream::End() const {
   return end;
 }
 
-void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, TimeNs now,
+void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes,
                                    std::vector<std::byte>* out) {
   LYNX_CHECK(CanSend() && max_payload_bytes > kPageHeaderBytes);
   OutgoingPage& page = pages.front();
@@ -123,7 +122,6 @@ void OutgoingStream::WriteFragment(const FrameHeader& header, std::uint32_t max_
   page.crc = Crc32c(bytes, page.crc);
   page_offset += length;
   sent_bytes += length;
-  moved_ns = now;
   if (page_offset < total) return;
   page_offset = 0;
   page.end = sent_bytes;

@@ -40,7 +40,7 @@ struct OutgoingStream {
   std::uint64_t sent_bytes = 0;
   bool ended = false;  // no more pages will be pushed
   bool end_sent = false;
-  TimeNs moved_ns = 0;  // last grant or fragment
+  TimeNs hold_until_ns = 0;  // while it waits: till then it holds higher streams of other peers back
 
   bool CanSend() const { return !pages.empty() && granted > sent_bytes; }
   // Bytes are ready and the receiver takes this stream, but its grants may be on their way.
@@ -51,8 +51,7 @@ struct OutgoingStream {
   // What END says once all is sent.
   StreamEnd End() const;
   // Appends the next fragment as a PAGE frame with this header and at most `max_payload_bytes`. Requires CanSend.
-  void WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, TimeNs now,
-                     std::vector<std::byte>* out);
+  void WriteFragment(const FrameHeader& header, std::uint32_t max_payload_bytes, std::vector<std::byte>* out);
 
  private:
   friend class OutgoingRequest;
@@ -75,7 +74,7 @@ class OutgoingRequest {
   Status Push(OutgoingStream* stream, const PageAddress& address, SharedBytes bytes,
               std::uint64_t max_page_stream_bytes);
   // Frees what is acknowledged. kCorrupt: a grant that shrinks or exceeds the offer, or what was sent.
-  Status OnGrant(OutgoingStream* stream, const StreamGrant& grant, TimeNs now);
+  Status OnGrant(OutgoingStream* stream, const StreamGrant& grant);
   // The page at this position has to be sent again; *exhausted: it was, kMaxResends times. kCorrupt: no page is there.
   Status OnNak(OutgoingStream* stream, std::uint64_t position, bool* exhausted);
 

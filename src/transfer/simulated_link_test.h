@@ -99,7 +99,7 @@ class SimulatedLink {
 
   bool FillSocket(std::size_t i) {
     Connection& c = connections_[i];
-    c.sender->SetWritable(c.at_sender, c.socket_bytes < options_.lowat_bytes, now_);
+    c.sender->SetWritable(c.at_sender, c.socket_bytes < options_.lowat_bytes);
     if (c.socket_bytes >= options_.lowat_bytes) return false;
     std::vector<std::byte> bytes;
     c.sender->Output(c.at_sender, options_.lowat_bytes - c.socket_bytes, now_, &bytes);
@@ -108,7 +108,7 @@ class SimulatedLink {
       c.socket.emplace_back(bytes.begin() + std::ptrdiff_t(at), bytes.begin() + std::ptrdiff_t(end));
     }
     c.socket_bytes += bytes.size();
-    c.sender->SetWritable(c.at_sender, c.socket_bytes < options_.lowat_bytes, now_);
+    c.sender->SetWritable(c.at_sender, c.socket_bytes < options_.lowat_bytes);
     return !bytes.empty();
   }
 
