@@ -228,6 +228,7 @@ TEST_F(ManyNodes, AnchorsThatTheLinkCanNotCarryWait) {
     for (int i = 0; i < 5; ++i) {
       requests.push_back(RequestFor(RandomPrompt(900, 2 + std::uint64_t(i))));
       requests.back().deadline_ms = 30'000;
+      requests.back().anchor_order = AnchorOrder::kFirst;
     }
     double slowest = 0;
     for (const auto& result : RunAll(node.get(), requests)) {
