@@ -91,7 +91,6 @@ Json Usage(int prompt_tokens, const GenerateResult& result, bool timeline) {
 
 std::string_view ErrorType(int status) {
   if (status == 401) return "authentication_error";
-  if (status == 429) return "rate_limit_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
@@ -162,8 +161,8 @@ int HttpStatusOf(ErrorCode code) {
     case ErrorCode::kInvalid:
     case ErrorCode::kUnsupported:
       return 400;
+    // Of this node or a prefill node: there is no room now. 429 would say that this client asks too often.
     case ErrorCode::kLimit:
-      return 429;
     case ErrorCode::kIo:
       return 503;
     default:
@@ -175,7 +174,7 @@ HttpResponse ErrorResponse(int status, std::string_view message, std::string_vie
   HttpResponse response;
   response.status = status;
   response.body = Dump(Error(status, message, param, code)) + "\n";
-  if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

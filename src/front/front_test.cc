@@ -8,6 +8,8 @@
 #include <latch>
 
 #include "front/http_client_test.h"
+#include "net/net_node.h"
+#include "serve/node_layout.h"
 #include "serve/two_nodes_test.h"
 
 namespace lynx {
@@ -151,7 +153,7 @@ TEST(Front, SaysWhatIsWrongWithTheRightStatus) {
 TEST(Front, SaysWhatFailedWithTheRightStatus) {
   const Watchdog watchdog(60);
   const std::vector<std::pair<Status, int>> table = {{Invalid("bad codec"), 400},  {Unsupported("no codec"), 400},
-                                                     {LimitExceeded("busy"), 429}, {IoError("no prefill"), 503},
+                                                     {LimitExceeded("busy"), 503}, {IoError("no prefill"), 503},
                                                      {Corrupt("bad page"), 500},   {EngineError("broke"), 500}};
   for (const auto& [status, code] : table) {
     Scripted node(Fails(status));
@@ -160,8 +162,7 @@ TEST(Front, SaysWhatFailedWithTheRightStatus) {
           node.Post("/v1/completions", R"({"prompt": "A", "stream": )" + std::string(stream) + "}");
       EXPECT_EQ(response.status, code);
       EXPECT_EQ(response.error(), status.message());
-      const bool later = code == 429 || code == 503;
-      EXPECT_EQ(response.head.find("Retry-After: 1") != std::string::npos, later);
+      EXPECT_EQ(response.head.find("Retry-After: 1") != std::string::npos, code == 503);
     }
   }
 }
@@ -391,6 +392,28 @@ TEST(Front, AnswersAreThoseOfTheNodes) {
     }));
   }
   for (auto& client : clients) client.get();
+}
+
+TEST(Front, ABusyPrefillNodeIsNotTheClientsFault) {
+  const Watchdog watchdog(60);
+  NetOptions busy;
+  busy.listen = "127.0.0.1:0";
+  busy.node.role = NodeRole::kPrefill;
+  busy.node.layout = LayoutOf(MakeToy(LongToy())->info());
+  busy.node.codecs = CodecNames();
+  busy.node.max_open_requests = 0;
+  const auto prefill = NetNode::Start(busy, [](TransferNode&, TransferEvent, TimeNs) {}).value();
+  NodeAnswerer answerer(prefill->listen_address());
+  FrontOptions options;
+  options.listen = "127.0.0.1:0";
+  const auto front = Front::Start(&answerer, options).value();
+  for (const char* stream : {"false", "true"}) {
+    const TestResponse response =
+        PostOnce(front->address(), "/v1/completions", R"({"prompt": "A", "stream": )" + std::string(stream) + "}");
+    EXPECT_EQ(response.status, 503);
+    EXPECT_THAT(response.error(), HasSubstr("busy"));
+    EXPECT_THAT(response.head, HasSubstr("Retry-After: 1"));
+  }
 }
 
 }  // namespace

@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -51,6 +55,51 @@ TEST(NetNode, Transfers) {
     EXPECT_TRUE(pair.decode.last_finish.ok()) << pair.decode.last_finish.ToString();
     EXPECT_EQ(pair.decode.bytes, std::uint64_t(i) * 4'000'000);
   }
+}
+
+// Sends every thread of the process a signal, all the time, and lets no system call be restarted.
+class Signals {
+ public:
+  Signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled_; };
+    sigaction(SIGUSR1, &action, &before_);
+    thread_ = std::thread([this] {
+      while (!over_) {
+        for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+          syscall(SYS_tgkill, getpid(), std::stoi(task.path().filename()), SIGUSR1);
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+  }
+  ~Signals() {
+    over_ = true;
+    thread_.join();
+    sigaction(SIGUSR1, &before_, nullptr);
+  }
+  int handled() const { return handled_; }
+
+ private:
+  inline static std::atomic<int> handled_ = 0;
+  struct sigaction before_ = {};
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
+// B12, fault 27: calls that are interrupted, that would block, and that move a few bytes only.
+TEST(NetNode, InterruptedCallsAndShortWrites) {
+  NetOptions prefill_options = Options(NodeRole::kPrefill), decode_options = Options(NodeRole::kDecode);
+  prefill_options.tcp.receive_buffer_bytes = decode_options.tcp.receive_buffer_bytes = 1;  // the least there is
+  Node prefill(prefill_options, 20, 100'000), decode(decode_options);
+  const Signals signals;
+  const PeerId peer = decode.net->Connect(prefill.net->listen_address(), 5 * kSecondNs).value();
+  ASSERT_TRUE(decode.Wait([&] { return decode.up == 1; }));
+  decode.net->Call([peer](TransferNode& node, TimeNs now) { EXPECT_TRUE(node.Request(peer, Request(), now).ok()); });
+  ASSERT_TRUE(decode.Wait([&] { return decode.finished == 1; }, 60));
+  EXPECT_TRUE(decode.last_finish.ok()) << decode.last_finish.ToString();
+  EXPECT_EQ(decode.bytes, 2'000'000u);
+  EXPECT_GT(signals.handled(), 100);
 }
 
 TEST(NetNode, TasksRunInOrder) {

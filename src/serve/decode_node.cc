@@ -224,7 +224,7 @@ class DecodeNode::Impl {
 
   // Engine thread.
   bool LinkHasRoom(const Generation& next) const {
-    double left = 0, rate = 0;
+    double left = 0, rate = rate_bps_;
     for (const auto& [id, generation] : begun_) {
       left += double(generation->AnchorBytesLeft());
       rate = std::max(rate, generation->rate_bps());

@@ -210,5 +210,36 @@ TEST_F(ManyNodes, TheListIsReadAgain) {
   EXPECT_THAT(DecodeNode::Start(engine_.get(), options).status().message(), HasSubstr("can't read the list"));
 }
 
+// Fault 28: more anchors than the link carries. Whoever is let in has its anchor soon and its residual by its deadline;
+// the others wait for their turn, and the control shows that all at once would have waited on the link.
+TEST_F(ManyNodes, AnchorsThatTheLinkCanNotCarryWait) {
+  const PrefillServer server;
+  LinkOptions link;
+  link.to = server.address();
+  link.bits_per_second = 4e6;
+  const auto emulator = LinkEmulator::Start(link).value();
+  const auto slowest_anchor = [&](double anchors_s) {
+    DecodeOptions options = Options({emulator->listen_address()}, 5);
+    options.anchors_s = anchors_s;
+    const auto node = Start(options);
+    EXPECT_TRUE(node->AwaitPrefill().ok());
+    EXPECT_TRUE(node->Generate(RequestFor(RandomPrompt(900, 1)), nullptr, nullptr).ok());  // the rate is known now
+    std::vector<GenerateRequest> requests;
+    for (int i = 0; i < 5; ++i) {
+      requests.push_back(RequestFor(RandomPrompt(900, 2 + std::uint64_t(i))));
+      requests.back().deadline_ms = 30'000;
+      requests.back().anchor_order = AnchorOrder::kFirst;
+    }
+    double slowest = 0;
+    for (const auto& result : RunAll(node.get(), requests)) {
+      EXPECT_TRUE(result.ok()) << result.status().ToString();
+      if (result.ok()) slowest = std::max(slowest, result->stream_done_s[0]);
+    }
+    return slowest;
+  };
+  const double together = slowest_anchor(1e9), in_turn = slowest_anchor(0.01);
+  EXPECT_LT(in_turn, 0.6 * together);
+}
+
 }  // namespace
 }  // namespace lynx

@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "net/socket.h"
+#include "serve/node_layout.h"
 #include "speculate/window.h"
 
 namespace lynx {
@@ -88,11 +89,7 @@ Status Generation::Take(TransferNode& node, TransferEvent& event, TimeNs now, co
 Status Generation::CheckOffer(const TransferOffer& offer) const {
   const CodecInfo& info = codec_->info();
   if (offer.max_bytes.size() != std::size_t(info.stream_count)) return Ok();  // named by the session
-  std::vector<std::uint64_t> most(info.stream_count);
-  for (const PageAddress& page : Pages()) {
-    for (int stream = 0; stream < info.stream_count; ++stream)
-      most[stream] += codec_->MaxBytes(ShapeOf(shape_, page), stream);
-  }
+  const std::vector<std::uint64_t> most = MostStreamBytes(*codec_, shape_, prompt_tokens_);
   for (int stream = 0; stream < info.stream_count; ++stream) {
     if (offer.max_bytes[stream] > most[stream]) {
       return LimitExceeded("offer of " + std::to_string(offer.max_bytes[stream]) + " bytes for stream " +

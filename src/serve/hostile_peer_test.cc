@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <future>
 
+#include "base/float16.h"
 #include "net/net_node.h"
 #include "serve/node_layout.h"
 #include "serve/two_nodes_test.h"
@@ -79,6 +82,49 @@ TEST(HostilePeer, AnEndBeforeThePagesIsNamed) {
     EXPECT_EQ(status.code(), ErrorCode::kCorrupt) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("ended after 0 of "));
   }
+}
+
+// C6: page streams that are as they should be, of a cache with one value that is not finite, anywhere. The engine does
+// not see it, and the next request finds nothing of it.
+TEST(HostilePeer, ACacheThatIsNotFiniteIsRefused) {
+  const Watchdog watchdog(60);
+  constexpr int kTokens = 300;
+  const auto toy = MakeToy(LongToy());
+  const std::vector<Token> prompt = RandomPrompt(kTokens, 1);
+  const auto codec = MakeCodec("raw", toy->info().shape).value();
+  CacheBlock block = Prefill(toy.get(), prompt).cache;
+  std::atomic<int> requests = 0;
+  NetOptions options;
+  options.node = ConfigOf(NodeRole::kPrefill);
+  options.listen = "127.0.0.1:0";
+  const auto prefill =
+      NetNode::Start(options, [&](TransferNode& node, TransferEvent event, TimeNs now) {
+        const auto* request = std::get_if<RequestArrived>(&event);
+        if (request == nullptr) return;
+        CacheBlock sent = block;
+        const int at = requests++;  // the last request gets the cache as it is
+        if (at < 4)
+          StoreElement(at % 2 ? NAN : INFINITY, ElementType::kBf16, &sent.Rows(at / 2, KvKind::kValue)[200 * at]);
+        TransferOffer offer;
+        offer.max_bytes = MostStreamBytes(*codec, toy->info().shape, kTokens);
+        offer.token_count = kTokens;
+        (void)node.Offer(request->request, offer, now);
+        (void)node.SendPrefillDone(request->request, {5, 0, 0}, now);
+        for (const auto& [address, streams] : EncodeCache(*codec, sent)) {
+          (void)node.PushPage(request->request, 0, 0, address, streams[0], now);
+        }
+        (void)node.EndStream(request->request, 0, 0, now);
+      }).value();
+  DecodeClient client(prefill->listen_address());
+  const GenerateRequest request = RequestFor(prompt, "raw");
+  for (int i = 0; i < 4; ++i) {
+    const Status status = client.Generate(request).status();
+    EXPECT_EQ(status.code(), ErrorCode::kCorrupt) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("not finite"));
+  }
+  const auto result = client.Generate(request);
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->tokens, DecodePlainly(toy.get(), block, 5, request.max_new_tokens, request.sampling));
 }
 
 TEST(HostilePeer, ADecodeNodeThatTakesNoPagesIsToldSo) {

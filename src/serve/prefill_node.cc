@@ -83,9 +83,13 @@ class PrefillNode::Impl {
 
   const std::string& listen_address() const { return net_->listen_address(); }
   std::uint64_t held_bytes() const { return held_.total(); }
+  int open_requests() const {
+    const std::lock_guard lock(mutex_);
+    return int(jobs_.size());
+  }
 
   void Run(const std::atomic<bool>& stop) {
-    while (!MustEnd(stop) && !(stop_at_ != 0 && NothingOpen())) {
+    while (!MustEnd(stop) && !(stop_at_ != 0 && open_requests() == 0)) {
       EncodeWhatFits();
       const SharedJob job = NextJob();
       if (job == nullptr || job->ended) continue;
@@ -96,10 +100,6 @@ class PrefillNode::Impl {
   }
 
  private:
-  bool NothingOpen() {
-    const std::lock_guard lock(mutex_);
-    return jobs_.empty();
-  }
   // Time to end, whatever is under way.
   bool MustEnd(const std::atomic<bool>& stop) {
     if (!stop) return false;
@@ -223,13 +223,7 @@ class PrefillNode::Impl {
     offer.stream_count = std::uint32_t(codec.info().stream_count);
     offer.token_count = std::uint32_t(tokens);
     offer.elements = std::uint64_t(shape.ElementsPerToken()) * std::uint64_t(tokens);
-    offer.max_bytes.resize(offer.stream_count);
-    for (const PageAddress& page : PagesIn(codec, 0, tokens)) {
-      const PageShape dims = ShapeOf(shape, page);
-      for (std::uint32_t stream = 0; stream < offer.stream_count; ++stream) {
-        offer.max_bytes[stream] += codec.MaxBytes(dims, int(stream));
-      }
-    }
+    offer.max_bytes = MostStreamBytes(codec, shape, tokens);
     return offer;
   }
 
@@ -359,7 +353,7 @@ class PrefillNode::Impl {
   Engine* const engine_;
   const PrefillOptions options_;
   KeptCaches kept_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<SharedJob> queue_;
   std::map<RequestId, SharedJob> jobs_;
@@ -383,6 +377,7 @@ Result<std::unique_ptr<PrefillNode>> PrefillNode::Start(Engine* engine, const Pr
 
 const std::string& PrefillNode::listen_address() const { return impl_->listen_address(); }
 std::uint64_t PrefillNode::held_bytes() const { return impl_->held_bytes(); }
+int PrefillNode::open_requests() const { return impl_->open_requests(); }
 void PrefillNode::Run(const std::atomic<bool>& stop) { impl_->Run(stop); }
 
 }  // namespace lynx

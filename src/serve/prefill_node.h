@@ -43,6 +43,8 @@ class PrefillNode {
   const std::string& listen_address() const;
   // Of encoded pages, now.
   std::uint64_t held_bytes() const;
+  // Of all decode nodes, now.
+  int open_requests() const;
   // Serves until `stop` is true (looked at between prefill batches and every 100 ms), then refuses what is new and ends
   // with the last open request, or after `drain`.
   void Run(const std::atomic<bool>& stop);

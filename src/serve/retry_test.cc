@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <vector>
 
 namespace lynx {
@@ -68,6 +69,29 @@ TEST(Retry, PausesGrowToACap) {
   }
   EXPECT_LT(shortest, 80 * kMillisecondNs);
   EXPECT_GT(longest, 120 * kMillisecondNs);
+}
+
+// B15, fault 25: a thousand nodes lose the same peer, in virtual time. Once their pauses have grown, its address is
+// dialled evenly, 200 times a second; without jitter all would come within the same 10 ms.
+TEST(Retry, AThousandNodesDoNotComeBackAtOnce) {
+  constexpr int kNodes = 1000;
+  constexpr TimeNs kSlot = 10 * kMillisecondNs;
+  std::map<TimeNs, int> dials;
+  for (int node = 0; node < kNodes; ++node) {
+    Random random(std::uint64_t(node) + 1);
+    TimeNs now = 0;
+    for (int failures = 0; now < 60 * kSecondNs; ++failures) {
+      now += ReconnectPause(failures, &random);
+      if (now >= 30 * kSecondNs && now < 60 * kSecondNs) ++dials[now / kSlot];
+    }
+  }
+  int total = 0, most = 0;
+  for (const auto& [slot, count] : dials) {
+    total += count;
+    most = std::max(most, count);
+  }
+  EXPECT_NEAR(total, 30 * kNodes / 5, kNodes);
+  EXPECT_LT(most, kNodes / 50);
 }
 
 }  // namespace

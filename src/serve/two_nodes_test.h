@@ -82,6 +82,7 @@ class PrefillServer {
     node_.reset();
   }
   const std::string& address() const { return address_; }
+  const PrefillNode& node() const { return *node_; }
 
  private:
   std::unique_ptr<Engine> engine_;
