@@ -94,8 +94,8 @@ void FrontFlags::AddTo(CLI::App* app) {
          256);
   number("--waiting", waiting, "requests that may wait behind them; more are told to come later", "N", 1, 10000);
   number("--keep-mb", keep_mib,
-         "memory for caches of finished conversations: of a prompt that goes on with one only the rest travels. The "
-         "answer is then decoded on that cache, answer included, not bit for bit on one that would be sent anew",
+         "memory for finished conversations: of a prompt that goes on with one only the rest travels; its answer is "
+         "exact for the cache that went on, not bit for bit that of one sent anew",
          "MIB", 0, 1 << 20);
   number("--connections", connections, "connections of clients at most", "N", 1, 10000);
   number("--max-body", max_body_mib, "length of a request at most", "MIB", 1, 1024);
