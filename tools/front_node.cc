@@ -47,6 +47,7 @@ Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags
   decode.tls = flags.node.tls;
   decode.max_running = flags.requests;
   decode.max_waiting = flags.waiting;
+  decode.keep_bytes = std::uint64_t(flags.keep_mib) << 20;
   decode.prefill = prefill;
   decode.prefill.log = Say;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
@@ -92,6 +93,10 @@ void FrontFlags::AddTo(CLI::App* app) {
   number("--requests", requests, "requests that share the engine; each takes cache memory for --context tokens", "N", 1,
          256);
   number("--waiting", waiting, "requests that may wait behind them; more are told to come later", "N", 1, 10000);
+  number("--keep-mb", keep_mib,
+         "memory for finished conversations: of a prompt that goes on with one only the rest travels; its answer is "
+         "exact for the cache that went on, not bit for bit that of one sent anew",
+         "MIB", 0, 1 << 20);
   number("--connections", connections, "connections of clients at most", "N", 1, 10000);
   number("--max-body", max_body_mib, "length of a request at most", "MIB", 1, 1024);
   number("--drain", drain_s, "when stopping: time for requests under way", "S", 0, 86400);

@@ -18,6 +18,7 @@ struct FrontFlags {
   bool no_auth = false;
   int requests = 4;
   int waiting = 64;
+  int keep_mib = 0;
   int connections = 128;
   int max_body_mib = 8;
   double drain_s = 30;

@@ -166,6 +166,7 @@ struct Pong {
 struct TransferRequest {
   std::vector<Token> tokens;
   SamplingOptions sampling;
+  std::uint32_t first_token = 0;  // the cache of the tokens before it is there already: pages from there on only
   std::string codec;              // canonical spec
   std::uint32_t deadline_ms = 0;  // from now; 0: none
   bool reuse = true;              // false: read the whole prompt again even if its cache is kept (measurements)

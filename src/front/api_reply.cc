@@ -64,6 +64,7 @@ Json Usage(int prompt_tokens, const GenerateResult& result, bool timeline) {
                {"anchor_first", result.anchor_first},
                {"most_drafts", result.most_drafts},
                {"retries", result.retries},
+               {"kept_tokens", result.kept_tokens},
                {"reused_tokens", result.reused_tokens},
                {"prefill_end_s", result.prefill_end_s},
                {"ttft_s", result.ttft_s},
@@ -86,6 +87,7 @@ Json Usage(int prompt_tokens, const GenerateResult& result, bool timeline) {
   return {{"prompt_tokens", prompt_tokens},
           {"completion_tokens", completion},
           {"total_tokens", std::size_t(prompt_tokens) + completion},
+          {"prompt_tokens_details", {{"cached_tokens", result.kept_tokens}}},
           {"lynx", std::move(lynx)}};
 }
 

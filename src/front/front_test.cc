@@ -319,19 +319,23 @@ TEST(Front, CountsWhatHappens) {
     GenerateResult result = SomeResult("ABC");
     result.drafted = 5;
     result.accepted = 2;
+    result.kept_tokens = 1;
     result.stream_bytes = {100, 200};
     result.ttft_s = 0.02;
     result.stream_done_s = {0.3, 0.7};
     return result;
   });
   node.Post("/v1/completions", R"({"prompt": "AB"})");
-  node.Post("/v1/completions", R"({"prompt": "AB"})");
+  const json usage = node.Post("/v1/completions", R"({"prompt": "AB"})").json()["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 1);
+  EXPECT_EQ(usage["lynx"]["kept_tokens"], 1);
   node.Post("/v1/completions", "{}");
   const std::string text = node.Get("/metrics").body;
   for (const char* line :
        {"lynx_requests_total{outcome=\"done\"} 2\n", "lynx_requests_total{outcome=\"refused\"} 1\n",
         "lynx_requests_open 0\n", "lynx_prefill_ready 1\n", "lynx_steps_total 7\n", "lynx_prompt_tokens_total 4\n",
-        "lynx_committed_tokens_total 6\n", "lynx_drafted_tokens_total 10\n", "lynx_accepted_tokens_total 4\n",
+        "lynx_kept_tokens_total 2\n", "lynx_kept_bytes 9\n", "lynx_committed_tokens_total 6\n",
+        "lynx_drafted_tokens_total 10\n", "lynx_accepted_tokens_total 4\n",
         "lynx_stream_bytes_total{stream=\"1\"} 400\n", "lynx_ttft_seconds_bucket{le=\"0.01\"} 0\n",
         "lynx_ttft_seconds_bucket{le=\"0.025\"} 2\n", "lynx_ttft_seconds_bucket{le=\"+Inf\"} 2\n",
         "lynx_ttft_seconds_count 2\n", "lynx_anchor_seconds_sum 0.6\n", "lynx_residual_seconds_sum 1.4\n"}) {

@@ -165,7 +165,7 @@ class ScriptedAnswerer final : public Answerer {
     return result;
   }
   bool ready() const override { return is_ready; }
-  EngineLoopStats stats() const override { return {.running = under_way, .steps = 7}; }
+  EngineLoopStats stats() const override { return {.running = under_way, .steps = 7, .kept_bytes = 9}; }
 
   std::atomic<int> under_way = 0;
   std::atomic<bool> is_ready = true;

@@ -58,6 +58,7 @@ void Metrics::CountRequest(Outcome outcome) {
 void Metrics::CountAnswer(int prompt_tokens, const GenerateResult& result) {
   const std::lock_guard lock(mutex_);
   prompt_tokens_ += std::uint64_t(prompt_tokens);
+  kept_tokens_ += std::uint64_t(result.kept_tokens);
   reused_tokens_ += std::uint64_t(result.reused_tokens);
   committed_ += result.tokens.size();
   drafted_ += std::uint64_t(result.drafted);
@@ -93,6 +94,9 @@ std::string Metrics::Text(const EngineLoopStats& engine, int open, bool ready) c
             engine.shared_steps);
   AppendOne(&text, "lynx_step_inputs_total", "Requests in steps, summed up.", "counter", engine.step_inputs);
   AppendOne(&text, "lynx_prompt_tokens_total", "Tokens of prompts.", "counter", prompt_tokens_);
+  AppendOne(&text, "lynx_kept_tokens_total", "Tokens of prompts whose cache was there from a finished conversation.",
+            "counter", kept_tokens_);
+  AppendOne(&text, "lynx_kept_bytes", "Memory of finished conversations.", "gauge", engine.kept_bytes);
   AppendOne(&text, "lynx_reused_tokens_total", "Tokens of prompts that the prefill node had read before.", "counter",
             reused_tokens_);
   AppendOne(&text, "lynx_committed_tokens_total", "Tokens of answers.", "counter", committed_);

@@ -33,8 +33,8 @@ class Metrics {
 
   mutable std::mutex mutex_;
   std::array<std::uint64_t, 4> outcomes_{};
-  std::uint64_t prompt_tokens_ = 0, reused_tokens_ = 0, committed_ = 0, drafted_ = 0, accepted_ = 0, retries_ = 0,
-                anchors_first_ = 0;
+  std::uint64_t prompt_tokens_ = 0, kept_tokens_ = 0, reused_tokens_ = 0, committed_ = 0, drafted_ = 0, accepted_ = 0,
+                retries_ = 0, anchors_first_ = 0;
   std::vector<std::uint64_t> stream_bytes_;
   Histogram ttft_, first_committed_, anchor_, residual_, verify_;
 };

@@ -13,6 +13,7 @@
 #include "serve/engine_loop.h"
 #include "serve/exactness.h"
 #include "serve/generation.h"
+#include "serve/kept_conversations.h"
 #include "serve/lane.h"
 #include "serve/node_layout.h"
 #include "serve/retry.h"
@@ -26,6 +27,7 @@ class DecodeNode::Impl {
       // Jobs are bounded by the pages of the accepted offers, so the queue need not be: the network thread never waits.
       : engine_(engine),
         options_(options),
+        kept_(options.keep_bytes),
         codec_threads_(options.codec_threads, std::numeric_limits<std::size_t>::max()),
         pool_(options.prefill) {}
 
@@ -64,7 +66,11 @@ class DecodeNode::Impl {
     return run->Wait();
   }
 
-  EngineLoopStats stats() const { return loop_->stats(); }
+  EngineLoopStats stats() const {
+    EngineLoopStats stats = loop_->stats();
+    stats.kept_bytes = kept_.bytes();
+    return stats;
+  }
   PrefillPool& pool() { return pool_; }
 
  private:
@@ -113,9 +119,11 @@ class DecodeNode::Impl {
       const TimeNs now = MonotonicNow();
       if (retry_.Expired(now)) return LimitExceeded("deadline of the request has passed");
       if (!generation_) {
+        KeptPrefix kept;
+        if (request_.reuse) kept = node_->kept_.Find(codec_->info().spec, request_.prompt);
         generation_ = std::make_shared<Generation>(
             node_->engine_->info(), codec_, speculation_, request_.check, &node_->codec_threads_,
-            [node = node_] { node->loop_->Wake(); }, retry_.token0());
+            [node = node_] { node->loop_->Wake(); }, std::move(kept), retry_.token0());
       }
       if (!node_->LinkHasRoom(*generation_)) return std::unique_ptr<Lane>();
       const Result<PeerId> peer = node_->pool_.Take(peer_);
@@ -160,6 +168,7 @@ class DecodeNode::Impl {
       result.codec = codec_->info().spec;
       result.retries = retry_.count();
       result.anchor_first = anchor_first_;
+      if (complete) Keep(sequence, result.tokens);
       const Status checked = request_.check && complete ? Check(sequence, &result) : Ok();
       result_.set_value(checked.ok() ? Result<GenerateResult>(std::move(result)) : checked);
     }
@@ -170,6 +179,7 @@ class DecodeNode::Impl {
       TransferRequest wire;
       wire.tokens = request_.prompt;
       wire.sampling = request_.sampling;
+      wire.first_token = std::uint32_t(generation_->kept().tokens);
       wire.codec = codec_->info().spec;
       wire.deadline_ms = deadline_ms;
       wire.overlap = request_.overlap;
@@ -188,10 +198,19 @@ class DecodeNode::Impl {
       node_->pool_.Give(peer_);
       id_.reset();
     }
+    // The prompt and the answer but for its newest token, which has no cell yet. Failing costs only what was to be
+    // saved.
+    void Keep(SequenceId sequence, const std::vector<Token>& answer) {
+      std::vector<Token> tokens = request_.prompt;
+      if (!answer.empty()) tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+      tokens.resize(std::min(tokens.size(), std::size_t(node_->engine_->Length(sequence))));
+      (void)node_->kept_.Keep(node_->engine_, sequence, codec_->info().spec, std::move(tokens));
+    }
     Status Check(SequenceId sequence, GenerateResult* result) {
-      LYNX_ASSIGN_OR_RETURN(const Exactness exactness,
-                            CheckExactness(node_->engine_, sequence, *codec_, generation_->Received(),
-                                           int(request_.prompt.size()), result->tokens, request_.sampling));
+      LYNX_ASSIGN_OR_RETURN(
+          const Exactness exactness,
+          CheckExactness(node_->engine_, sequence, *codec_, generation_->Received(), int(request_.prompt.size()),
+                         result->tokens, request_.sampling, generation_->kept()));
       result->checked = true;
       result->exact = exactness.exact;
       result->difference = exactness.difference;
@@ -275,6 +294,7 @@ class DecodeNode::Impl {
   const DecodeOptions options_;
   std::map<RequestId, std::shared_ptr<Generation>> generations_;  // network thread
   std::map<RequestId, std::shared_ptr<Generation>> begun_;        // the same, engine thread
+  KeptConversations kept_;                                        // engine thread
   std::atomic<double> rate_bps_ = 0;  // of the link, as the newest request saw it; 0: not known
   std::atomic<double> step_s_ = 0;    // of the engine, for one token; 0: not known
   std::unique_ptr<EngineLoop> loop_;

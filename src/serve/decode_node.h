@@ -27,9 +27,10 @@ struct DecodeOptions {
   int max_waiting = 64;   // requests behind them; more are refused
   // Anchors under way may take this long at the measured rate; further requests begin later, one always does.
   double anchors_s = 2;
-  int slice_tokens = 256;    // that a request commits while others wait, before it makes room
-  bool adapt_drafts = true;  // draft only as far as it pays, by measured cost and acceptance
-  int retries = 2;           // with another prefill node, or the same once it is back, until token 1 is committed
+  int slice_tokens = 256;        // that a request commits while others wait, before it makes room
+  bool adapt_drafts = true;      // draft only as far as it pays, by measured cost and acceptance
+  std::uint64_t keep_bytes = 0;  // of finished conversations, for prompts that go on with them (0: none)
+  int retries = 2;               // with another prefill node, or the same once it is back, until token 1 is committed
   PrefillPoolOptions prefill;
 };
 
@@ -47,7 +48,7 @@ struct GenerateRequest {
   std::vector<std::string> stop;
   std::uint32_t deadline_ms = 0;
   bool overlap = true;
-  bool reuse = true;
+  bool reuse = true;                              // of kept caches, on both nodes
   AnchorOrder anchor_order = AnchorOrder::kAuto;  // kFirst where someone watches the drafts
   bool check = false;                             // compare with sequential decoding afterwards (serve/exactness.h)
 };
@@ -67,7 +68,7 @@ struct GenerateResult {
   std::vector<Token> tokens;  // committed, token 0 first
   std::string text;           // of the tokens, up to a stop string
   FinishReason reason = FinishReason::kMaxTokens;
-  std::int64_t elements = 0;
+  std::int64_t elements = 0;  // of the tokens that travelled
   std::vector<std::uint64_t> stream_bytes;
   // Seconds on this node's monotonic clock since the request was sent.
   double prefill_end_s = 0;  // PREFILL_DONE arrived: token 0 is known
@@ -83,9 +84,10 @@ struct GenerateResult {
   bool anchor_first = false;        // it went before later streams of others
   int most_drafts = 0;              // that the request was allowed at last, by its own limit and by what paid
   int retries = 0;                  // the answer began again, on another cache, with the same token 0
+  int kept_tokens = 0;              // of the prompt, taken from a kept conversation: only the rest travelled
   int reused_tokens = 0;            // of the prompt, on the prefill node
   double prefill_node_s = 0;        // what the prefill node says it took
-  std::uint64_t peak_kv_bytes = 0;  // cache cells, staging block and held page streams
+  std::uint64_t peak_kv_bytes = 0;  // cache cells, kept prefix, staging block and held page streams
   std::vector<Span> timeline;
   bool checked = false;
   bool exact = false;
@@ -110,6 +112,7 @@ struct EngineLoopStats {
   std::uint64_t steps = 0;
   std::uint64_t shared_steps = 0;  // that more than one request took part in
   std::uint64_t step_inputs = 0;   // requests in steps, summed up
+  std::uint64_t kept_bytes = 0;    // of finished conversations
   std::uint64_t parked = 0;        // times a request made room for another and went on later
 };
 

@@ -23,14 +23,16 @@ std::string Describe(const PageAddress& address) {
 }  // namespace
 
 DecodeSession::DecodeSession(const CacheShape& shape, const CodecInfo& codec, SpeculatorConfig speculation,
-                             bool keep_streams)
+                             bool keep_streams, int first_token)
     : shape_(shape),
       codec_(codec),
-      prompt_tokens_(speculation.prompt_tokens),
+      first_token_(first_token),
+      token_count_(speculation.prompt_tokens - first_token),
       keep_streams_(keep_streams),
       speculator_(WithStreams(speculation, codec.stream_count)),
       arrived_(codec.stream_count) {
-  for (const PageAddress& address : PagesOf(shape, 0, prompt_tokens_, codec.page_tokens, codec.heads_per_page)) {
+  for (const PageAddress& address :
+       PagesOf(shape, first_token_, token_count_, codec.page_tokens, codec.heads_per_page)) {
     pages_[address].streams.resize(codec.stream_count);
   }
 }
@@ -40,9 +42,10 @@ Status DecodeSession::OnOffer(const TransferOffer& offer) {
     return Unsupported("offer has " + std::to_string(offer.stream_count) + " streams, the codec " + codec_.spec +
                        " has " + std::to_string(codec_.stream_count));
   }
-  if (offer.first_token != 0 || int(offer.token_count) != prompt_tokens_) {
+  if (int(offer.first_token) != first_token_ || int(offer.token_count) != token_count_) {
     return Corrupt("offer is for tokens " + std::to_string(offer.first_token) + "+" +
-                   std::to_string(offer.token_count) + ", the prompt has " + std::to_string(prompt_tokens_));
+                   std::to_string(offer.token_count) + ", wanted are " + std::to_string(first_token_) + "+" +
+                   std::to_string(token_count_));
   }
   bytes_offered_ = std::accumulate(offer.max_bytes.begin(), offer.max_bytes.end(), std::uint64_t{0});
   return Ok();

@@ -25,9 +25,10 @@ struct PageJob {
 
 class DecodeSession {
  public:
-  // `speculation.prompt_tokens` tokens of `shape` will arrive in pages of the codec; stream_count is taken from the
-  // codec. With keep_streams every page stream is kept for Received().
-  DecodeSession(const CacheShape& shape, const CodecInfo& codec, SpeculatorConfig speculation, bool keep_streams);
+  // Tokens [first_token, speculation.prompt_tokens) of `shape` will arrive in pages of the codec; stream_count is taken
+  // from the codec. With keep_streams every page stream is kept for Received().
+  DecodeSession(const CacheShape& shape, const CodecInfo& codec, SpeculatorConfig speculation, bool keep_streams,
+                int first_token = 0);
 
   // --- from the network; an error means: abort the transfer ---
   Status OnOffer(const TransferOffer& offer);
@@ -75,7 +76,8 @@ class DecodeSession {
 
   const CacheShape shape_;
   const CodecInfo codec_;
-  const int prompt_tokens_;
+  const int first_token_;
+  const int token_count_;
   const bool keep_streams_;
   Speculator speculator_;
   std::map<PageAddress, PageState> pages_;

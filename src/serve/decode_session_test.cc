@@ -388,6 +388,27 @@ TEST(DecodeSession, RefusesOffers) {
   EXPECT_TRUE(session.OnOffer(sent.Offer()).ok());
 }
 
+// The session takes exactly the pages behind what is there already.
+TEST(DecodeSession, TakesTheRestOfAPrompt) {
+  const Sent sent(Named("raw"), 300, 9);
+  const CacheShape& shape = sent.engine->info().shape;
+  DecodeSession session(shape, sent.codec->info(), sent.Config(), false, 260);
+  TransferOffer offer = sent.Offer();
+  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kCorrupt);
+  offer.first_token = 260;
+  EXPECT_EQ(session.OnOffer(offer).code(), ErrorCode::kCorrupt);
+  offer.token_count = 40;
+  EXPECT_TRUE(session.OnOffer(offer).ok());
+  for (const auto& [address, streams] : sent.encoded) {
+    EXPECT_EQ(session.OnPage(0, address, streams[0]).code(), ErrorCode::kCorrupt);
+  }
+  const auto pages = PagesOf(shape, 260, 40, sent.codec->info().page_tokens, sent.codec->info().heads_per_page);
+  for (const PageAddress& address : pages) {
+    EXPECT_TRUE(session.OnPage(0, address, std::make_shared<std::vector<std::byte>>(8)).ok());
+  }
+  EXPECT_TRUE(session.OnStreamCompleted(0).ok());
+}
+
 TEST(DecodeSession, RefusesPagesThatDoNotBelong) {
   const Sent sent(Named("nested"), 300, 10);
   DecodeSession session(sent.engine->info().shape, sent.codec->info(), sent.Config(), false);

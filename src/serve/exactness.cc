@@ -28,6 +28,17 @@ Status DecodeAll(const Codec& codec, const std::map<PageAddress, std::vector<Sha
   return Ok();
 }
 
+void CopyPrefix(const KeptPrefix& kept, CacheBlock* block) {
+  if (kept.tokens == 0) return;
+  for (int layer = 0; layer < int(block->shape().layers.size()); ++layer) {
+    for (const KvKind kind : {KvKind::kKey, KvKind::kValue}) {
+      const auto to = block->Rows(layer, kind);
+      const std::size_t bytes = to.size() / std::size_t(block->token_count()) * std::size_t(kept.tokens);
+      std::ranges::copy(kept.cache->Rows(layer, kind).first(bytes), to.begin());
+    }
+  }
+}
+
 // "" if equal, else the first layer that differs.
 std::string CompareBlocks(const CacheBlock& expected, const CacheBlock& got) {
   for (int layer = 0; layer < int(expected.shape().layers.size()); ++layer) {
@@ -58,8 +69,9 @@ Result<std::vector<Token>> DecodeSequentially(Engine* engine, SequenceId sequenc
 
 Result<Exactness> CheckOn(Engine* engine, SequenceId fresh, SequenceId sequence, const Codec& codec,
                           const std::map<PageAddress, std::vector<SharedBytes>>& streams, int prompt_tokens,
-                          const std::vector<Token>& tokens, const SamplingOptions& sampling) {
+                          const std::vector<Token>& tokens, const SamplingOptions& sampling, const KeptPrefix& kept) {
   CacheBlock expected(engine->info().shape, 0, prompt_tokens);
+  CopyPrefix(kept, &expected);
   LYNX_RETURN_IF_ERROR(DecodeAll(codec, streams, &expected));
   CacheBlock refined(engine->info().shape, 0, prompt_tokens);
   LYNX_RETURN_IF_ERROR(engine->ReadBlock(sequence, &refined));
@@ -77,9 +89,10 @@ Result<Exactness> CheckOn(Engine* engine, SequenceId fresh, SequenceId sequence,
 
 Result<Exactness> CheckExactness(Engine* engine, SequenceId sequence, const Codec& codec,
                                  const std::map<PageAddress, std::vector<SharedBytes>>& streams, int prompt_tokens,
-                                 const std::vector<Token>& tokens, const SamplingOptions& sampling) {
+                                 const std::vector<Token>& tokens, const SamplingOptions& sampling,
+                                 const KeptPrefix& kept) {
   LYNX_ASSIGN_OR_RETURN(const SequenceId fresh, engine->Open());
-  Result<Exactness> result = CheckOn(engine, fresh, sequence, codec, streams, prompt_tokens, tokens, sampling);
+  Result<Exactness> result = CheckOn(engine, fresh, sequence, codec, streams, prompt_tokens, tokens, sampling, kept);
   engine->Close(fresh);
   return result;
 }

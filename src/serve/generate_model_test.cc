@@ -1,6 +1,7 @@
 // The whole path on a real model: prompts of 200 to 700 tokens over a slow link, drafts, and exact output.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -115,6 +116,55 @@ TEST(GenerateModel, ExactOnFivePromptsTwoCodecsTwoSamplings) {
   EXPECT_GT(drafted, 40);
   EXPECT_GT(accepted, 0);
   EXPECT_LE(accepted, drafted);
+}
+
+// A chat of two turns over a slow link, with and without kept conversations: the second turn of one transfers the new
+// tokens only, and both are exact.
+TEST(GenerateModel, TheSecondTurnOfAChat) {
+  ASSERT_FALSE(ModelPath().empty()) << "set LYNX_MODEL to a GGUF file (scripts/test does)";
+  Watchdog watchdog(800);
+  std::uint64_t bytes[2] = {0, 0};
+  for (const bool keep : {false, true}) {
+    auto prefill_engine = OpenModel(3, true);
+    const auto engine = OpenModel(2, false);
+    ASSERT_TRUE(prefill_engine && engine);
+    const PrefillServer server(std::move(prefill_engine));
+    LinkOptions link;
+    link.to = server.address();
+    link.bits_per_second = 40e6;
+    const auto emulator = LinkEmulator::Start(link).value();
+    DecodeOptions options;
+    options.prefill.addresses = {emulator->listen_address()};
+    options.keep_bytes = keep ? 256 << 20 : 0;
+    const auto node = DecodeNode::Start(engine.get(), options).value();
+    ASSERT_TRUE(node->AwaitPrefill().ok());
+    const auto run = [&](const std::vector<ChatMessage>& messages) {
+      GenerateRequest request =
+          RequestFor(engine->Tokenize(engine->ChatPrompt(messages).value(), true).value(), "lynx");
+      request.max_new_tokens = 48;
+      auto result = node->Generate(request, nullptr, nullptr);
+      EXPECT_TRUE(result.ok()) << result.status().ToString();
+      if (!result.ok()) return GenerateResult();
+      EXPECT_TRUE(result->checked);
+      EXPECT_TRUE(result->exact) << result->difference;
+      EXPECT_GE(result->tokens.size(), 2u);
+      std::printf("%s: %zu tokens, %d kept, %d read before, %llu bytes, first committed token after %.3f s\n",
+                  keep ? "kept" : "sent", request.prompt.size(), result->kept_tokens, result->reused_tokens,
+                  static_cast<unsigned long long>(result->stream_bytes.front() + result->stream_bytes.back()),
+                  result->commit_s.at(1));
+      return *result;
+    };
+    std::vector<ChatMessage> messages = {
+        {"user", std::string(kTexts[0]) + "\n\n" + kTexts[1] + "\n\n" + kTexts[2] + "\n\n" + kQuestions[0]}};
+    const GenerateResult first = run(messages);
+    messages.push_back({"assistant", first.text});
+    messages.push_back({"user", "And what did he write down when a ship passed?"});
+    const GenerateResult second = run(messages);
+    ASSERT_EQ(second.stream_bytes.size(), 2u);
+    bytes[keep] = second.stream_bytes[0] + second.stream_bytes[1];
+    EXPECT_EQ(second.kept_tokens > 400, keep);
+  }
+  EXPECT_LT(bytes[true] * 4, bytes[false]);
 }
 
 }  // namespace

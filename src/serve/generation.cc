@@ -11,15 +11,16 @@ namespace lynx {
 
 Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec,
                        const SpeculatorConfig& speculation, bool keep_streams, CodecThreads* codec_threads,
-                       std::function<void()> wake, std::optional<Token> token0)
+                       std::function<void()> wake, KeptPrefix kept, std::optional<Token> token0)
     : shape_(engine.shape),
       codec_(std::move(codec)),
-      prompt_tokens_(speculation.prompt_tokens),
+      kept_(std::move(kept)),
+      tokens_(speculation.prompt_tokens - kept_.tokens),
       codec_threads_(codec_threads),
       wake_(std::move(wake)),
       token0_(token0),
-      session_(engine.shape, codec_->info(), speculation, keep_streams),
-      staging_(std::make_unique<CacheBlock>(engine.shape, 0, speculation.prompt_tokens)) {
+      session_(engine.shape, codec_->info(), speculation, keep_streams, kept_.tokens),
+      staging_(std::make_unique<CacheBlock>(engine.shape, kept_.tokens, tokens_)) {
   record_.stream_done.resize(codec_->info().stream_count);
   record_.stream_bytes.resize(codec_->info().stream_count);
   record_.stream_wire_bytes.resize(codec_->info().stream_count);
@@ -32,7 +33,7 @@ Generation::Generation(const EngineInfo& engine, std::shared_ptr<const Codec> co
 }
 
 std::vector<PageAddress> Generation::Pages() const {
-  return PagesOf(shape_, 0, prompt_tokens_, codec_->info().page_tokens, codec_->info().heads_per_page);
+  return PagesOf(shape_, kept_.tokens, tokens_, codec_->info().page_tokens, codec_->info().heads_per_page);
 }
 
 void Generation::OnEvent(TransferNode& node, TransferEvent event, TimeNs now, const Engine& engine) {
@@ -85,11 +86,11 @@ Status Generation::Take(TransferNode& node, TransferEvent& event, TimeNs now, co
   return Ok();
 }
 
-// No offer may ask for more than this codec can need for this prompt.
+// No offer may ask for more than this codec can need for these tokens.
 Status Generation::CheckOffer(const TransferOffer& offer) const {
   const CodecInfo& info = codec_->info();
   if (offer.max_bytes.size() != std::size_t(info.stream_count)) return Ok();  // named by the session
-  const std::vector<std::uint64_t> most = MostStreamBytes(*codec_, shape_, prompt_tokens_);
+  const std::vector<std::uint64_t> most = MostStreamBytes(*codec_, shape_, kept_.tokens, tokens_);
   for (int stream = 0; stream < info.stream_count; ++stream) {
     if (offer.max_bytes[stream] > most[stream]) {
       return LimitExceeded("offer of " + std::to_string(offer.max_bytes[stream]) + " bytes for stream " +

@@ -14,6 +14,7 @@
 #include "lynx/transfer.h"
 #include "serve/codec_threads.h"
 #include "serve/decode_session.h"
+#include "serve/kept_conversations.h"
 #include "serve/transfer_progress.h"
 
 namespace lynx {
@@ -29,11 +30,12 @@ struct TransferRecord {
   bool operator==(const TransferRecord&) const = default;
 };
 
-// `token0`, when given, was shown already, from an earlier try: whatever the prefill node chooses now, it stays.
+// `kept` is what the sequence begins with: only the tokens behind it arrive. `token0`, when given, was shown already,
+// from an earlier try: whatever the prefill node chooses now, it stays.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(const EngineInfo& engine, std::shared_ptr<const Codec> codec, const SpeculatorConfig& speculation,
-             bool keep_streams, CodecThreads* codec_threads, std::function<void()> wake,
+             bool keep_streams, CodecThreads* codec_threads, std::function<void()> wake, KeptPrefix kept = {},
              std::optional<Token> token0 = {});
 
   // --- network thread ---
@@ -56,7 +58,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Of the connection, as last seen; 0: not known.
   double rate_bps() const;
 
-  // The staging block: whole and at rest between a Refine action and its Refined event.
+  // Until the end.
+  const KeptPrefix& kept() const { return kept_; }
+  // The staging block, of the tokens that arrive: whole and at rest between a Refine action and its Refined event.
   const CacheBlock& staging() const { return *staging_; }
   // Frees the staging block once the last stream is refined.
   void FreeStaging() { staging_.reset(); }
@@ -83,7 +87,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   const CacheShape shape_;
   const std::shared_ptr<const Codec> codec_;
-  const int prompt_tokens_;
+  const KeptPrefix kept_;
+  const int tokens_;  // that arrive
   CodecThreads* const codec_threads_;
   const std::function<void()> wake_;
   const std::optional<Token> token0_;

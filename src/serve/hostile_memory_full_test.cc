@@ -57,7 +57,7 @@ class Greedy {
   void Answer(TransferNode& node, const RequestArrived& request, TimeNs now) const {
     const Noise& noise = TheNoise();
     TransferOffer offer;
-    offer.max_bytes = MostStreamBytes(*noise.codec, noise.shape, kPromptTokens);
+    offer.max_bytes = MostStreamBytes(*noise.codec, noise.shape, 0, kPromptTokens);
     if (factor_ > 1) std::ranges::fill(offer.max_bytes, std::uint64_t(factor_) * offer.max_bytes[0]);
     offer.stream_count = std::uint32_t(offer.max_bytes.size());
     offer.token_count = kPromptTokens;
@@ -206,7 +206,7 @@ class BadPeer {
         if ((*frame)->header.type == FrameType::kRequest) {
           const auto request = ParseRequest((*frame)->payload, 1 << 18).value();
           TransferOffer offer;
-          offer.max_bytes = MostStreamBytes(*MakeCodec(request.codec, shape_).value(), shape_, kPromptTokens);
+          offer.max_bytes = MostStreamBytes(*MakeCodec(request.codec, shape_).value(), shape_, 0, kPromptTokens);
           offer.stream_count = std::uint32_t(offer.max_bytes.size());
           offer.token_count = kPromptTokens;
           Add(header, offer);
@@ -239,7 +239,7 @@ class BadPeer {
 // What docs/operating.md says that the requests of a decode node can hold, the engine's own cache aside: nothing is
 // parked here.
 std::int64_t Pool(const CacheShape& shape, const Codec& codec) {
-  const auto streams = MostStreamBytes(codec, shape, kPromptTokens);
+  const auto streams = MostStreamBytes(codec, shape, 0, kPromptTokens);
   const std::int64_t staging = shape.BytesPerToken() * kPromptTokens;
   return kRunning * std::accumulate(streams.begin(), streams.end(), staging);
 }

@@ -106,7 +106,7 @@ TEST(HostilePeer, ACacheThatIsNotFiniteIsRefused) {
         if (at < 4)
           StoreElement(at % 2 ? NAN : INFINITY, ElementType::kBf16, &sent.Rows(at / 2, KvKind::kValue)[200 * at]);
         TransferOffer offer;
-        offer.max_bytes = MostStreamBytes(*codec, toy->info().shape, kTokens);
+        offer.max_bytes = MostStreamBytes(*codec, toy->info().shape, 0, kTokens);
         offer.token_count = kTokens;
         (void)node.Offer(request->request, offer, now);
         (void)node.SendPrefillDone(request->request, {5, 0, 0}, now);

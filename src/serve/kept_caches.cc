@@ -5,13 +5,10 @@
 #include "base/status_macros.h"
 
 namespace lynx {
-namespace {
 
 int CommonPrefix(std::span<const Token> a, std::span<const Token> b) {
   return int(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
-
-}  // namespace
 
 bool KeptCaches::ForgetOne() {
   if (kept_.empty()) return false;

@@ -9,6 +9,9 @@
 
 namespace lynx {
 
+// How many tokens are the same from the beginning on.
+int CommonPrefix(std::span<const Token> a, std::span<const Token> b);
+
 class KeptCaches {
  public:
   // At most `max_kept` caches stay; the engine must have at least max_kept + 1 sequences.

@@ -18,9 +18,15 @@ Lane::Lane(Engine* engine, SequenceId sequence, Generation* generation, const Ge
       observer_(observer),
       cancel_(cancel),
       chooser_(request.sampling),
-      stop_(request.stop) {}
+      stop_(request.stop),
+      prefix_written_(generation->kept().tokens == 0) {}
 
 Status Lane::Advance(bool* may_import, int most_drafts) {
+  if (!prefix_written_) {
+    if (!std::exchange(*may_import, false)) return Ok();
+    LYNX_RETURN_IF_ERROR(WritePrefix(engine_, sequence_, generation_->kept()));
+    prefix_written_ = true;
+  }
   for (;;) {
     if (!stop_sent_ && (stop_.stopped() || (cancel_ != nullptr && *cancel_))) {
       LYNX_RETURN_IF_ERROR(generation_->On(StopRequested{}));
@@ -162,8 +168,10 @@ void Lane::Show() {
 void Lane::NoteMemory() {
   const auto token_bytes = std::uint64_t(engine_->info().shape.BytesPerToken());
   const std::uint64_t cells = std::uint64_t(engine_->Length(sequence_)) * token_bytes;
-  const std::uint64_t staging = cache_complete() ? 0 : request_.prompt.size() * token_bytes;
-  result_.peak_kv_bytes = std::max(result_.peak_kv_bytes, cells + staging + generation_->peak_held_bytes());
+  const KeptPrefix& kept = generation_->kept();
+  const std::uint64_t arriving = (request_.prompt.size() - std::size_t(kept.tokens)) * token_bytes;
+  const std::uint64_t host = (cache_complete() ? 0 : arriving) + (kept.cache ? kept.cache->bytes() : 0);
+  result_.peak_kv_bytes = std::max(result_.peak_kv_bytes, cells + host + generation_->peak_held_bytes());
 }
 
 GenerateResult Lane::Report() {
@@ -171,7 +179,9 @@ GenerateResult Lane::Report() {
   result_.text += stop_.Flush();
   Show();
   result_.reason = std::get<Finish>(action_).reason;
-  result_.elements = engine_->info().shape.ElementsPerToken() * std::int64_t(request_.prompt.size());
+  result_.kept_tokens = generation_->kept().tokens;
+  result_.elements =
+      engine_->info().shape.ElementsPerToken() * std::int64_t(request_.prompt.size() - result_.kept_tokens);
   result_.stream_bytes = record.stream_bytes;
   result_.stream_wire_bytes = record.stream_wire_bytes;
   result_.prefill_end_s = Seconds(record.prefill_done);

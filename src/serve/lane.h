@@ -86,6 +86,7 @@ class Lane {
   StopMatcher stop_;
   bool stop_sent_ = false;
   bool plain_ = false;                    // the newest step was plain decoding
+  bool prefix_written_;                   // that was kept
   int stream_ = -1;                       // that the cache holds; -1: none yet
   TimeNs step_begin_ = 0, step_end_ = 0;  // of the newest step
   TimeNs draft_step_ = 0;                 // the fastest so far: what a draft costs when nothing else runs

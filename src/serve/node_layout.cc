@@ -71,10 +71,10 @@ std::vector<LayoutField> LayoutOf(const EngineInfo& engine) {
   };
 }
 
-std::vector<std::uint64_t> MostStreamBytes(const Codec& codec, const CacheShape& shape, int tokens) {
+std::vector<std::uint64_t> MostStreamBytes(const Codec& codec, const CacheShape& shape, int first_token, int tokens) {
   const CodecInfo& info = codec.info();
   std::vector<std::uint64_t> most(std::size_t(info.stream_count));
-  for (const PageAddress& page : PagesOf(shape, 0, tokens, info.page_tokens, info.heads_per_page)) {
+  for (const PageAddress& page : PagesOf(shape, first_token, tokens, info.page_tokens, info.heads_per_page)) {
     for (int stream = 0; stream < info.stream_count; ++stream) {
       most[std::size_t(stream)] += codec.MaxBytes(ShapeOf(shape, page), stream);
     }

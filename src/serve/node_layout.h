@@ -16,6 +16,6 @@ std::vector<LayoutField> LayoutOf(const EngineInfo& engine);
 
 // The most that the page streams of the first `tokens` tokens can take, per stream: what a prefill node offers and a
 // decode node takes.
-std::vector<std::uint64_t> MostStreamBytes(const Codec& codec, const CacheShape& shape, int tokens);
+std::vector<std::uint64_t> MostStreamBytes(const Codec& codec, const CacheShape& shape, int first_token, int tokens);
 
 }  // namespace lynx

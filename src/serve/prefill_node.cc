@@ -38,7 +38,7 @@ struct Work {
   SharedJob job;
   std::shared_ptr<const Codec> codec;
   KeptCaches::Lease lease;
-  int encoded = 0;  // tokens handed to the encoder
+  int encoded = 0;  // tokens before this one are handed to the encoder, or not wanted
   TimeNs start = 0;
 };
 
@@ -184,13 +184,15 @@ class PrefillNode::Impl {
     LYNX_RETURN_IF_ERROR(Check(request));
     LYNX_ASSIGN_OR_RETURN(std::unique_ptr<Codec> made, MakeCodec(request.codec, engine_->info().shape, profile()));
     const std::shared_ptr<const Codec> codec = std::move(made);
-    job->pages_left = int(PagesIn(*codec, 0, int(request.tokens.size())).size());
-    net_->Post([id = job->id, offer = OfferFor(*codec, int(request.tokens.size()))](TransferNode& node, TimeNs now) {
+    const int first = int(request.first_token);
+    const int count = int(request.tokens.size()) - first;
+    job->pages_left = int(PagesIn(*codec, first, count).size());
+    net_->Post([id = job->id, offer = OfferFor(*codec, first, count)](TransferNode& node, TimeNs now) {
       if (const Status status = node.Offer(id, offer, now); !status.ok()) node.Abort(id, status, now);
     });
 
     LYNX_ASSIGN_OR_RETURN(KeptCaches::Lease lease, kept_.Take(request.tokens, request.reuse));
-    Work work{job, codec, std::move(lease), 0, start};
+    Work work{job, codec, std::move(lease), first, start};
     Status status = Prefill(&work, stop);
     if (!status.ok()) {
       kept_.Drop(work.lease.sequence);
@@ -217,13 +219,14 @@ class PrefillNode::Impl {
     });
   }
 
-  TransferOffer OfferFor(const Codec& codec, int tokens) const {
+  TransferOffer OfferFor(const Codec& codec, int first_token, int tokens) const {
     const CacheShape& shape = engine_->info().shape;
     TransferOffer offer;
     offer.stream_count = std::uint32_t(codec.info().stream_count);
+    offer.first_token = std::uint32_t(first_token);
     offer.token_count = std::uint32_t(tokens);
     offer.elements = std::uint64_t(shape.ElementsPerToken()) * std::uint64_t(tokens);
-    offer.max_bytes = MostStreamBytes(codec, shape, tokens);
+    offer.max_bytes = MostStreamBytes(codec, shape, first_token, tokens);
     return offer;
   }
 

@@ -66,6 +66,7 @@ void Encode(const TransferRequest& request, std::vector<std::byte>* out) {
   PutFloat(request.sampling.top_p, &writer);
   PutFloat(request.sampling.min_p, &writer);
   writer.Put(request.sampling.seed);
+  writer.Put(request.first_token);
   writer.PutString(std::string_view(request.codec).substr(0, kMaxNameBytes));
   writer.Put(std::uint32_t(request.tokens.size()));
   for (const Token token : request.tokens) writer.Put(token);
@@ -84,6 +85,7 @@ Result<TransferRequest> ParseRequest(std::span<const std::byte> payload, std::ui
   request.sampling.top_p = GetFloat(&reader);
   request.sampling.min_p = GetFloat(&reader);
   request.sampling.seed = reader.Get<std::uint64_t>();
+  request.first_token = reader.Get<std::uint32_t>();
   request.codec = reader.GetString(kMaxNameBytes);
   const auto token_count = reader.Get<std::uint32_t>();
   if (token_count > max_prompt_tokens) return LimitExceeded("REQUEST: prompt is longer than max_prompt_tokens");
@@ -93,6 +95,9 @@ Result<TransferRequest> ParseRequest(std::span<const std::byte> payload, std::ui
   if (overlap > 1) return Corrupt("REQUEST: overlap is out of range");
   if (anchor_first > 1) return Corrupt("REQUEST: anchor_first is out of range");
   if (method > std::uint8_t(SamplingMethod::kRejection)) return Corrupt("REQUEST: sampling method is out of range");
+  if (request.first_token != 0 && request.first_token >= token_count) {
+    return Corrupt("REQUEST: first_token lies behind the prompt");
+  }
   request.reuse = reuse != 0;
   request.overlap = overlap != 0;
   request.anchor_first = anchor_first != 0;

@@ -40,6 +40,7 @@ TransferRequest TestRequest() {
   request.deadline_ms = 7000;
   request.overlap = false;
   request.anchor_first = false;
+  request.first_token = 2;
   return request;
 }
 
@@ -190,6 +191,14 @@ TEST(Payload, HelloLimits) {
 
 TEST(Payload, CountsAreCheckedBeforeTheyAreUsed) {
   EXPECT_EQ(ParseRequest(Encoded(TestRequest()), 2).status().code(), ErrorCode::kLimit);
+  TransferRequest request = TestRequest();
+  for (const std::uint32_t first_token : {3u, 4u, UINT32_MAX}) {
+    request.first_token = first_token;
+    EXPECT_EQ(ParseRequest(Encoded(request), 3).status().message(), "REQUEST: first_token lies behind the prompt");
+  }
+  request.first_token = 0;
+  request.tokens.clear();  // for the prefill node to judge
+  EXPECT_TRUE(ParseRequest(Encoded(request), 3).ok());
   TransferOffer offer = TestOffer();
   offer.stream_count = UINT32_MAX;
   EXPECT_EQ(ParseOffer(Encoded(offer)).status().message(), "OFFER: stream_count is out of range");

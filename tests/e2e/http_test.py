@@ -74,6 +74,18 @@ class HttpTest(unittest.TestCase):
             self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks), expected)
             self.assertEqual(drafts, any(name == "commit" for name, _ in events(body)))
 
+    def test_a_conversation_goes_on(self):
+        node = self.serve("--keep-mb", "8")
+        said = json.loads(self.ask(node).wait()[1])
+        self.assertEqual(said["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        prompt = PROMPT + said["choices"][0]["text"] + " And then?"
+        usage = json.loads(self.ask(node, prompt=prompt).wait()[1])["usage"]
+        kept = usage["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreaterEqual(kept, said["usage"]["prompt_tokens"])
+        self.assertLess(sum(usage["lynx"]["bytes"]), sum(said["usage"]["lynx"]["bytes"]) / 2)
+        self.assertEqual(node.counters()["lynx_kept_tokens_total"], kept)
+        self.assertGreater(node.counters()["lynx_kept_bytes"], 0)
+
     def test_many_at_once(self):
         node = self.serve("--requests", "3", "--waiting", "1")
         answers = [curl.wait() for curl in [self.ask(node, tokens=2000, ignored=i) for i in range(12)]]

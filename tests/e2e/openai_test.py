@@ -40,6 +40,7 @@ class OpenAiTest(unittest.TestCase):
         self.assertEqual(whole.choices[0].message.role, "assistant")
         self.assertIn(whole.choices[0].finish_reason, ("stop", "length"))
         self.assertEqual(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens)
+        self.assertEqual(whole.usage.prompt_tokens_details.cached_tokens, 0)
         self.assertGreater(sum(whole.usage.model_extra["lynx"]["bytes"]), 0)
         chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))
         self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
