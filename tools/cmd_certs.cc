@@ -34,8 +34,22 @@ Status Write(const NewFile& file) {
   const int fd = open(file.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, file.mode);
   if (fd < 0) return IoError("can't write " + file.path + ": " + std::strerror(errno));
   const ssize_t written = write(fd, file.text.data(), file.text.size());
+  if (written >= 0) errno = ENOSPC;  // if that is not all
   if (close(fd) == 0 && written == ssize_t(file.text.size())) return Ok();
-  return IoError("can't write " + file.path + ": " + std::strerror(errno));
+  const Status status = IoError("can't write " + file.path + ": " + std::strerror(errno));
+  unlink(file.path.c_str());
+  return status;
+}
+
+// All or none: half of a CA would be in the way of the next try.
+Status WriteAll(const std::vector<NewFile>& files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const Status status = Write(files[i]);
+    if (status.ok()) continue;
+    for (std::size_t j = 0; j < i; ++j) unlink(files[j].path.c_str());
+    return status;
+  }
+  return Ok();
 }
 
 // "spiffe://cluster/prefill" as a file's name.
@@ -83,10 +97,8 @@ int RunCerts(const CertsFlags& flags) {
   if (error) return Fail("certs", IoError("can't make the folder " + flags.dir + ": " + error.message()));
   const auto files = MakeFiles(flags);
   if (!files.ok()) return Fail("certs", files.status());
-  for (const NewFile& file : *files) {
-    if (const Status status = Write(file); !status.ok()) return Fail("certs", status);
-    std::printf("%s\n", file.path.c_str());
-  }
+  if (const Status status = WriteAll(*files); !status.ok()) return Fail("certs", status);
+  for (const NewFile& file : *files) std::printf("%s\n", file.path.c_str());
   std::printf("\nBring ca.pem and a node's own .pem and .key to its machine; ca.key stays here. Valid for %d days.\n",
               flags.days);
   for (const std::string& name : flags.names) {

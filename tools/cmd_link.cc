@@ -19,6 +19,7 @@ struct LinkFlags {
 
 int RunLink(const LinkFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
+  OutliveLogReader();
   LinkOptions options;
   options.listen = flags.listen;
   options.to = flags.to;

@@ -21,6 +21,7 @@ struct PrefillFlags {
 
 int RunPrefill(const PrefillFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
+  OutliveLogReader();
   if (const Status status = CheckProtected(flags.listen, flags.node.tls); !status.ok()) return Fail("prefill", status);
   auto profile = ReadProfile(flags.profile);
   if (!profile.ok()) return Fail("prefill", profile.status());
@@ -36,13 +37,13 @@ int RunPrefill(const PrefillFlags& flags) {
   options.drain = TimeNs(flags.drain_s * double(kSecondNs));
   options.max_held_bytes = std::uint64_t(flags.hold_mb) << 20;
   options.profile = std::move(*profile);
-  options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
+  options.log = Say;
   auto node = PrefillNode::Start(engine->get(), options);
   if (!node.ok()) return Fail("prefill", node.status());
   std::printf("listening on %s\n", (*node)->listen_address().c_str());
   std::fflush(stdout);
-  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", OneLine((*engine)->info().model).c_str(),
-               (*engine)->info().max_tokens);
+  Say("model " + (*engine)->info().model + ", " + std::to_string((*engine)->info().max_tokens) +
+      " tokens of context; Ctrl-C stops");
   (*node)->Run(stop);
   return kExitOk;
 }

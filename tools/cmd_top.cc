@@ -187,11 +187,11 @@ void AddTopCommand(CLI::App* app, int* exit_code) {
   command->add_option("--interval", flags->interval_s, "between two looks")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(Between(0.1, 3600));
   command->add_option("--count", flags->count, "looks, then end; 0: until Ctrl-C")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(Between(0, 1 << 30));
   command->add_flag("--json", flags->json, "one line of JSON for each look");
   command->footer(
       "Rates and mean times are those of the last interval, the rest is now or in all; – where nothing happened.\n"

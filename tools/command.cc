@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,7 +11,9 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <mutex>
 #include <sstream>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
@@ -68,6 +71,24 @@ const std::atomic<bool>& StopFlag() {
   }();
   (void)installed;
   return stop_flag;
+}
+
+void OutliveLogReader() { signal(SIGPIPE, SIG_IGN); }
+
+// A pipe is writable as long as PIPE_BUF bytes fit: more than a line.
+void Say(std::string_view line) {
+  constexpr std::size_t kMaxLine = 2000;
+  static std::mutex mutex;
+  static int lost = 0;
+  const std::lock_guard lock(mutex);
+  pollfd log{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&log, 1, 0) == 0) {
+    ++lost;
+    return;
+  }
+  const int before = std::exchange(lost, 0);
+  if (before > 0) std::fprintf(stderr, "%d lines were lost: nobody took them\n", before);
+  std::fprintf(stderr, "%s\n", OneLine(line.substr(0, kMaxLine)).c_str());
 }
 
 int Fail(const std::string& command, const Status& status) {

@@ -28,6 +28,12 @@ inline constexpr int kExitInterrupted = 130;
 // Becomes true on the first SIGINT or SIGTERM; the second ends the process at once.
 const std::atomic<bool>& StopFlag();
 
+// For nodes: whoever reads the log may go away without the node's ending with it.
+void OutliveLogReader();
+// A line of a node's log, on standard error. Any thread. A reader that stopped reading costs lines, which are counted,
+// and never makes the node wait.
+void Say(std::string_view line);
+
 // Prints "lynx COMMAND: message" on standard error and returns the exit code that fits.
 int Fail(const std::string& command, const Status& status);
 

@@ -18,8 +18,6 @@ namespace {
 // Prefill nodes that come later are taken then; ones that don't fit are told before anybody asks.
 constexpr TimeNs kAwaitNs = 2 * kSecondNs;
 
-void Say(std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); }
-
 class NodeAnswerer final : public Answerer {
  public:
   NodeAnswerer(Engine* engine, DecodeNode* node) : engine_(engine), node_(node) {}
@@ -130,6 +128,7 @@ Result<FrontOptions> FrontFlags::Options() const {
 
 int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
              FrontOptions options) {
+  OutliveLogReader();
   const Status status = Serve(engine, prefill, flags, std::move(options));
   return status.ok() ? kExitOk : Fail(command, status);
 }

@@ -19,7 +19,7 @@ constexpr int kMaxDrafts = 1024;
 constexpr std::size_t kMaxNameBytes = 256;  // of models and codecs
 
 // Before a parser believes it: how deep it is and how many values it has at most, strings left out.
-Status CheckShape(std::string_view text) {
+Status CheckShape(std::string_view text, std::size_t max_values) {
   int depth = 0;
   std::size_t values = 0;
   bool in_string = false;
@@ -35,7 +35,7 @@ Status CheckShape(std::string_view text) {
     if (c == '[' || c == '{') ++depth;
     if (c == '[' || c == '{' || c == ',' || c == ':') ++values;
     if (depth > kMaxJsonDepth) return Invalid("the JSON is nested too deeply");
-    if (values > kMaxJsonValues) return Invalid("the JSON has too many values");
+    if (values > max_values) return Invalid("the JSON has too many values");
   }
   return Ok();
 }
@@ -75,9 +75,9 @@ class Fields {
     const Json* value = Find(name);
     if (value == nullptr) return;
     const bool whole = value->is_number_integer();
-    // A number above the largest int64 reads as negative.
     const std::int64_t number = whole ? value->get<std::int64_t>() : 0;
-    if (!whole || number < low || number > high) {
+    // One above the largest int64 reads as negative.
+    if (!whole || number < low || number > high || (number < 0 && value->is_number_unsigned())) {
       return Fail(name, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high));
     }
     *to = int(number);
@@ -258,9 +258,9 @@ Status ReadLynx(const Fields& fields, ApiRequest* request, std::string* param) {
 
 }  // namespace
 
-Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, std::string* param) {
+Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, int context, std::string* param) {
   param->clear();
-  LYNX_RETURN_IF_ERROR(CheckShape(body));
+  LYNX_RETURN_IF_ERROR(CheckShape(body, MaxJsonValues(context)));
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Invalid("the body is not valid JSON in UTF-8");
   if (!json.is_object()) return Invalid("the body must be a JSON object");

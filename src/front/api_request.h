@@ -17,7 +17,8 @@ namespace lynx {
 enum class ApiKind { kCompletion, kChat };
 
 inline constexpr int kMaxJsonDepth = 16;
-inline constexpr std::size_t kMaxJsonValues = 4 << 20;  // the longest context in token ids; 16 bytes of memory each
+// Of a body, for a context of so many tokens: its token ids or its messages, and some more. Each is 16 bytes of memory.
+constexpr std::size_t MaxJsonValues(int context) { return 4096 + 16 * std::size_t(context); }
 
 using ApiPrompt = std::variant<std::string, std::vector<Token>, std::vector<ChatMessage>>;
 
@@ -38,8 +39,9 @@ struct ApiRequest {
   std::optional<int> max_drafts;
 };
 
-// kInvalid with a message for the client; *param is the field that is wrong, empty when it is the whole body. Fields
-// that would change the answer and can't be served are refused; fields that nobody knows are ignored.
-Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, std::string* param);
+// `context`: tokens of the engine's, see MaxJsonValues. kInvalid with a message for the client; *param is the field
+// that is wrong, empty when it is the whole body. Fields that would change the answer and can't be served are refused;
+// fields that nobody knows are ignored.
+Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, int context, std::string* param);
 
 }  // namespace lynx

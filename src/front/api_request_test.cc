@@ -9,9 +9,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+constexpr int kContext = 4096;
+
 ApiRequest Good(ApiKind kind, const std::string& body) {
   std::string param;
-  const auto request = ParseApiRequest(kind, body, &param);
+  const auto request = ParseApiRequest(kind, body, kContext, &param);
   EXPECT_TRUE(request.ok()) << body << ": " << request.status().ToString();
   EXPECT_EQ(param, "");
   return request.ok() ? *request : ApiRequest{};
@@ -71,7 +73,7 @@ struct BadBody {
 void ExpectRefused(ApiKind kind, const std::vector<BadBody>& table) {
   for (const BadBody& bad : table) {
     std::string param = "unset";
-    const auto request = ParseApiRequest(kind, bad.body, &param);
+    const auto request = ParseApiRequest(kind, bad.body, kContext, &param);
     ASSERT_FALSE(request.ok()) << bad.body;
     EXPECT_EQ(request.status().code(), ErrorCode::kInvalid) << bad.body;
     EXPECT_THAT(request.status().message(), HasSubstr(bad.words)) << bad.body;
@@ -107,6 +109,7 @@ TEST(ApiRequest, RefusesWrongCompletions) {
                  {prompt + R"("temperature": "hot"})", "temperature", "must be a number"},
                  {prompt + R"("top_p": 2})", "top_p", "from 0 to 1"},
                  {prompt + R"("top_p": 0})", "top_p", "can't be used"},
+                 {prompt + R"("top_k": 18446744073709551615})", "top_k", "from -1"},
                  {prompt + R"("seed": 1.5})", "seed", "whole number"},
                  {prompt + R"("stop": [1]})", "stop", "list of strings"},
                  {prompt + R"("stop": ""})", "stop", "can't be used"},
@@ -146,10 +149,12 @@ TEST(ApiRequest, RefusesWrongChats) {
 TEST(ApiRequest, BelievesNeitherDepthNorWidth) {
   std::string param;
   const std::string deep = R"({"prompt": )" + std::string(1 << 20, '[');
-  EXPECT_THAT(ParseApiRequest(ApiKind::kCompletion, deep, &param).status().message(), HasSubstr("too deeply"));
+  EXPECT_THAT(ParseApiRequest(ApiKind::kCompletion, deep, kContext, &param).status().message(),
+              HasSubstr("too deeply"));
   std::string wide = R"({"prompt": [0)";
-  for (std::size_t i = 0; i <= kMaxJsonValues; ++i) wide += ",0";
-  EXPECT_THAT(ParseApiRequest(ApiKind::kCompletion, wide + "]}", &param).status().message(), HasSubstr("too many"));
+  for (std::size_t i = 0; i <= MaxJsonValues(kContext); ++i) wide += ",0";
+  EXPECT_THAT(ParseApiRequest(ApiKind::kCompletion, wide + "]}", kContext, &param).status().message(),
+              HasSubstr("too many"));
   // Brackets and quotes in strings are only text.
   const std::string text = R"({"prompt": "\"[[[[[[[[[[[[[[[[[[[[\\"})";
   EXPECT_EQ(std::get<std::string>(Good(ApiKind::kCompletion, text).prompt), "\"[[[[[[[[[[[[[[[[[[[[\\");

@@ -31,6 +31,15 @@ std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// Special tokens have no text here: 64 bytes are more than those have.
+std::size_t LongestToken(const Engine& engine) {
+  std::size_t longest = 64;
+  for (Token token = 0; token < engine.info().vocab_size; ++token) {
+    longest = std::max(longest, engine.TokenText(token).size());
+  }
+  return longest;
+}
+
 // "localhost:8080" -> "localhost", "[::1]:8080" -> "::1".
 std::string WithoutPort(const std::string& host) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
@@ -52,7 +61,11 @@ bool IsForeignPage(const HttpRequest& http, bool only_this_machine) {
 class Front::Impl {
  public:
   Impl(Answerer* answerer, FrontOptions options)
-      : answerer_(answerer), options_(std::move(options)), started_(UnixTime()), next_id_(RandomNumber()) {}
+      : answerer_(answerer),
+        options_(std::move(options)),
+        started_(UnixTime()),
+        longest_token_(LongestToken(answerer->engine())),
+        next_id_(RandomNumber()) {}
   ~Impl() { Drain(0); }
 
   Status Start() {
@@ -198,7 +211,7 @@ class Front::Impl {
       return ErrorResponse(body.status().code() == ErrorCode::kLimit ? 413 : 400, body.status().message());
     }
     std::string param;
-    const Result<ApiRequest> api = ParseApiRequest(kind, *body, &param);
+    const Result<ApiRequest> api = Parse(kind, *body, &param);
     if (!api.ok()) return ErrorResponse(400, api.status().message(), param);
     if (!api->model.empty() && api->model != model()) {
       return ErrorResponse(404, "there is no model \"" + api->model + "\" here; there is \"" + model() + "\"", "model",
@@ -216,6 +229,11 @@ class Front::Impl {
     exchange->drafts = api->drafts;
     exchange->run = std::make_unique<AnswerRun>(answerer_, std::move(request).value());
     return api->stream ? Stream(exchange) : Whole(exchange.get());
+  }
+
+  Result<ApiRequest> Parse(ApiKind kind, const std::string& body, std::string* param) {
+    const std::lock_guard lock(parsing_);
+    return ParseApiRequest(kind, body, answerer_->engine().info().max_tokens, param);
   }
 
   Result<GenerateRequest> MakeRequest(const ApiRequest& api) const {
@@ -241,10 +259,10 @@ class Front::Impl {
 
   Result<std::vector<Token>> PromptTokens(const ApiPrompt& prompt) const {
     const Engine& engine = answerer_->engine();
-    if (const auto* text = std::get_if<std::string>(&prompt)) return engine.Tokenize(*text, true);
+    if (const auto* text = std::get_if<std::string>(&prompt)) return Tokenize(*text);
     if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&prompt)) {
       LYNX_ASSIGN_OR_RETURN(const std::string text, engine.ChatPrompt(*messages));
-      return engine.Tokenize(text, true);
+      return Tokenize(text);
     }
     const auto& tokens = std::get<std::vector<Token>>(prompt);
     for (const Token token : tokens) {
@@ -253,6 +271,16 @@ class Front::Impl {
       }
     }
     return tokens;
+  }
+
+  // A tokenizer takes seconds for a megabyte, and minutes for some: not for what can't fit.
+  Result<std::vector<Token>> Tokenize(const std::string& text) const {
+    const Engine& engine = answerer_->engine();
+    if (text.size() > longest_token_ * std::size_t(engine.info().max_tokens)) {
+      return LimitExceeded("the prompt has " + std::to_string(text.size()) + " bytes, more than the context of " +
+                           std::to_string(engine.info().max_tokens) + " tokens takes");
+    }
+    return engine.Tokenize(text, true);
   }
 
   HttpResponse Whole(Exchange* exchange) {
@@ -363,10 +391,12 @@ class Front::Impl {
   Answerer* const answerer_;
   const FrontOptions options_;
   const std::int64_t started_;
+  const std::size_t longest_token_;  // in bytes
   std::atomic<std::uint64_t> next_id_;
   Metrics metrics_;
   std::atomic<bool> draining_ = false;  // nothing new
   std::atomic<bool> stopping_ = false;  // nothing at all
+  std::mutex parsing_;                  // one body at a time: as JSON it takes many times its bytes
   mutable std::mutex mutex_;
   std::condition_variable closed_;
   int open_ = 0;  // requests under way

@@ -141,6 +141,9 @@ TEST(Front, SaysWhatIsWrongWithTheRightStatus) {
   expect(node.Post("/v1/completions", R"({"prompt": "A", "model": "gpt"})"), 404, "toy", "model_not_found");
   expect(node.Post("/v1/completions", "{\"prompt\": \"" + std::string(512, 'A') + "\"}"), 400, "512 tokens",
          "context_length_exceeded");
+  // Not given to a tokenizer, which would take long.
+  expect(node.Post("/v1/completions", "{\"prompt\": \"" + std::string(65 * 512, 'A') + "\"}"), 400, "33280 bytes",
+         "context_length_exceeded");
   expect(node.Post("/v1/completions", R"({"prompt": [96]})"), 400, "vocabulary");
   expect(node.Post("/v1/completions", R"({"prompt": "A"})", "Origin: http://elsewhere\r\n"), 403, "web pages");
   EXPECT_EQ(node.Post("/v1/completions", R"({"prompt": "A"})", "Origin: http://localhost\r\n").status, 200);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <list>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/status_macros.h"
@@ -78,10 +79,14 @@ class HttpServer::Impl {
     Connection& connection = connections_.emplace_back();
     connection.http = MakeHttpConnection(std::move(socket), limits_, &handlers_);
     // One that is refused is told so on a thread of its own too, a short one.
-    connection.thread = std::thread([&connection, refused] {
-      refused ? connection.http->Refuse(503) : connection.http->Serve();
-      connection.ended = true;
-    });
+    try {
+      connection.thread = std::thread([&connection, refused] {
+        refused ? connection.http->Refuse(503) : connection.http->Serve();
+        connection.ended = true;
+      });
+    } catch (const std::system_error&) {  // the process may have no more threads
+      connections_.pop_back();
+    }
   }
 
   void Reap() {

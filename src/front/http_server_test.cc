@@ -11,6 +11,7 @@ namespace lynx {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 // Says what it was asked.
 HttpResponse Echo(HttpRequest& http) {
@@ -88,7 +89,8 @@ TEST(HttpServer, RefusesWhatIsNotClear) {
   const auto server = Serve();
   for (const char* headers :
        {"", "Content-Length: -1\r\n", "Content-Length: 1x\r\n", "Transfer-Encoding: gzip\r\n",
-        "Content-Length: 5\r\nContent-Encoding: gzip\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"}) {
+        "Content-Length: 5\r\nContent-Encoding: gzip\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        "Content-Length: 5\r\nContent-Length: 4\r\n", "Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n"}) {
     const TestResponse response = Exchange(*server, "POST /x HTTP/1.1\r\n" + std::string(headers) + "\r\n0\r\n\r\n");
     EXPECT_EQ(response.status, 400) << headers;
     EXPECT_THAT(response.head, HasSubstr("Connection: close"));
@@ -97,7 +99,30 @@ TEST(HttpServer, RefusesWhatIsNotClear) {
                               "BREW / HTTP/1.1\r\n\r\n", "\x16\x03\x01\r\n\r\n"}) {
     EXPECT_EQ(Exchange(*server, garbage).status, 400) << garbage;
   }
-  EXPECT_EQ(Exchange(*server, "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").status, 400);
+}
+
+// What a proxy in front may read differently, so that what is a body for one is a request for the other.
+TEST(HttpServer, NoRequestHidesInAnother) {
+  const Watchdog watchdog(60);
+  const auto server = Serve();
+  const std::string chunked = "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const char* body :
+       {"zz\r\n", "0x1\r\na\r\n", "+1\r\na\r\n", " 1\r\na\r\n", "1 \r\na\r\n", "-1\r\na\r\n", "\r\na\r\n",
+        "10000000000000001\r\na\r\n", "1\r\nabc", "1\na\n", "1\r\na\n0\r\n\r\n", "0\r\nA: b\r\n\r\n"}) {
+    EXPECT_EQ(Exchange(*server, chunked + body + "0\r\n\r\n").status, 400) << body;
+  }
+  EXPECT_EQ(Exchange(*server, chunked + "1;" + std::string(2000, 'a') + "\r\na\r\n0\r\n\r\n").status, 400);
+  EXPECT_EQ(Exchange(*server, chunked + "1;a=b\r\nA\r\n000\r\n\r\n").body, "POST /x A");
+  for (const char* head :
+       {"GET / HTTP/1.1\r\nContent-Length : 9\r\n", "GET / HTTP/1.1\r\nContent-Length: 9\n",
+        "GET / HTTP/1.1\r\nA: b\r\n c\r\n", "GET / HTTP/1.1\r\nA: b\rContent-Length: 9\r\n",
+        "GET / HTTP/1.1\r\nContent-Length 9\r\n", "GET / HTTP/1.1\r\n: b\r\n", "GET / HTTP/1.1\r\nA: b\x01\r\n",
+        "GET / HTTP/1.1\n", "GET /\x7f HTTP/1.1\r\n", "\x16\x03\x01"}) {
+    TestClient client(server->address());
+    client.Send(std::string(head) + "\r\nGET /hidden HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 400) << head;
+    EXPECT_TRUE(client.Ended());
+  }
 }
 
 TEST(HttpServer, RefusesTooMuch) {
@@ -188,6 +213,21 @@ TEST(HttpServer, AStreamEndsWhenItsClientLeaves) {
   leaves.Leave();
   sleeps.Get("/");  // and never reads
   while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(HttpServer, AnOldClientGetsAStreamWithoutChunks) {
+  const Watchdog watchdog(60);
+  HttpHandlers handlers{[](HttpRequest&) {
+                          HttpResponse response;
+                          response.stream = [](const HttpSend& send) { (void)(send("ab") && send("cd")); };
+                          return response;
+                        },
+                        Refused};
+  const auto server = HttpServer::Start("127.0.0.1:0", {}, handlers).value();
+  TestClient client(server->address());
+  client.Send("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
+  EXPECT_THAT(client.ReadUntil("\r\n\r\nabcd"), Not(HasSubstr("chunked")));
+  EXPECT_TRUE(client.Ended());
 }
 
 }  // namespace

@@ -349,7 +349,7 @@ TEST_F(Nodes, BadRequestsAreRefusedAndTheNextOneWorks) {
   refuse([](R& r) { r.codec = "nested:anchor=2"; }, ErrorCode::kInvalid, "anchor");
   refuse([](R& r) { r.prompt.clear(); }, ErrorCode::kInvalid, "prompt is empty");
   refuse([](R& r) { r.prompt = RandomPrompt(1024, 1); }, ErrorCode::kLimit, "1024 tokens");
-  refuse([](R& r) { r.prompt = RandomPrompt(65, 1); }, ErrorCode::kLimit, "the prefill node takes 64");
+  refuse([](R& r) { r.prompt = RandomPrompt(65, 1); }, ErrorCode::kUnsupported, "the prefill node takes 64");
   refuse([](R& r) { r.prompt[3] = 64; }, ErrorCode::kInvalid, "token 64 is not in the vocabulary");
   refuse([](R& r) { r.prompt[3] = -1; }, ErrorCode::kInvalid, "token -1 is not in the vocabulary");
   refuse([](R& r) { r.sampling.temperature = -1; }, ErrorCode::kInvalid, "temperature");

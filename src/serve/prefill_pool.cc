@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/status_macros.h"
 #include "serve/retry.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr TimeNs kConnectTimeout = 2 * kSecondNs;
 constexpr auto kLookInterval = std::chrono::milliseconds(500);  // at the file
+constexpr std::size_t kMaxListBytes = 64 << 10;
 
 // What two nodes tell about a file that was written again within a second, too.
 std::int64_t WriteTime(const std::string& path) {
@@ -22,9 +24,14 @@ std::int64_t WriteTime(const std::string& path) {
 
 Result<std::vector<std::string>> AddressesIn(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return IoError("can't read the list of prefill nodes " + path);
+  std::string text(kMaxListBytes + 1, '\0');
+  file.read(text.data(), std::streamsize(text.size()));
+  if (!file.is_open() || file.bad()) return IoError("can't read the list of prefill nodes " + path);
+  text.resize(std::size_t(file.gcount()));
+  if (text.size() > kMaxListBytes) return LimitExceeded("the list of prefill nodes " + path + " is longer than 64 KiB");
+  std::istringstream lines(text);
   std::vector<std::string> addresses;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(lines, line);) {
     line = line.substr(0, line.find('#'));
     const auto blank = " \t\r";
     const std::size_t first = line.find_first_not_of(blank);
@@ -76,30 +83,34 @@ Status PrefillPool::ReadList() {
       nodes_.push_back({.address = address});
     }
   }
+  std::erase_if(nodes_, [](const Node& node) { return !node.listed && node.peer == 0; });
   return Ok();
 }
 
+// One at a time, and first the one that failed least: a machine that is gone takes the whole timeout every time, and
+// neither the nodes that come back nor the file nor the end should wait for all of those.
 void PrefillPool::Loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    std::vector<std::string> due;
     const TimeNs now = MonotonicNow();
     TimeNs next = now + kSecondNs;
+    const Node* due = nullptr;
     for (const Node& node : nodes_) {
       if (!node.listed || node.peer != 0) continue;
-      if (node.next_try <= now) {
-        due.push_back(node.address);
-      } else {
+      if (node.next_try > now) {
         next = std::min(next, node.next_try);
+      } else if (due == nullptr || node.failures < due->failures) {
+        due = &node;
       }
     }
+    const std::string address = due == nullptr ? "" : due->address;
     lock.unlock();
-    for (const std::string& address : due) TryOne(address);
+    if (!address.empty()) TryOne(address);
     if (!options_.file.empty() && WriteTime(options_.file) != file_time_) {
       if (const Status status = ReadList(); !status.ok()) Log(status.message() + "; the old list stays");
     }
     lock.lock();
-    if (due.empty()) {
+    if (address.empty()) {
       changed_.wait_for(lock, std::min<std::chrono::nanoseconds>(std::chrono::nanoseconds(next - now), kLookInterval),
                         [this] { return stopping_; });
     }
@@ -134,12 +145,13 @@ void PrefillPool::Apply(Node* node, const Status& status) {
     Log("prefill node " + node->address + " is up");
   } else {
     const std::string& what = status.message();
+    const std::string before = node->status.message();
     node->status =
         what.find(node->address) != std::string::npos ? status : Status(status.code(), node->address + ": " + what);
     node->peer = 0;
     node->running = 0;
     node->next_try = MonotonicNow() + ReconnectPause(node->failures, &random_);
-    if (was_up || node->failures == 0) Log("prefill node " + node->status.message());
+    if (was_up || node->status.message() != before) Log("prefill node " + node->status.message());
     ++node->failures;
   }
   changed_.notify_all();
@@ -167,7 +179,7 @@ Result<PeerId> PrefillPool::Take(PeerId avoid) {
   }
   if (loads.empty()) {
     const Status status = Await(0);
-    return status.ok() ? IoError("no prefill node is up") : status;
+    return IoError(status.ok() ? "no prefill node is up" : status.message());
   }
   net_->Call([&loads](TransferNode& node, TimeNs) {
     for (auto& [peer, load] : loads) load = std::max(load, int(node.Stats(peer).peer_load));

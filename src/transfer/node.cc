@@ -298,9 +298,8 @@ Result<RequestId> TransferNode::Request(PeerId id, const TransferRequest& reques
   if (!peer->Knows(request.codec)) return Invalid("peer does not know the codec " + request.codec);
   const TransferLimits& limits = peer->hello().limits;
   if (request.tokens.size() > limits.max_prompt_tokens) {
-    return LimitExceeded("the prompt has " + std::to_string(request.tokens.size()) +
-                         " tokens, the prefill node takes " + std::to_string(limits.max_prompt_tokens) +
-                         "; start it with a larger --context");
+    return Unsupported("the prompt has " + std::to_string(request.tokens.size()) + " tokens, the prefill node takes " +
+                       std::to_string(limits.max_prompt_tokens) + "; start it with a larger --context");
   }
   if (peer->incoming.size() >= std::min(limits.max_requests, impl_->config.limits.max_requests)) {
     return LimitExceeded("too many open requests at this peer: try later");

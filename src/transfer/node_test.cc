@@ -153,7 +153,7 @@ TEST(Request, IsCheckedHereFirst) {
   EXPECT_EQ(pair.decode.Request(pair.at_decode, request, pair.now).status().code(), ErrorCode::kInvalid);
   request = TestRequest();
   request.tokens.push_back(4);
-  EXPECT_EQ(pair.decode.Request(pair.at_decode, request, pair.now).status().code(), ErrorCode::kLimit);
+  EXPECT_EQ(pair.decode.Request(pair.at_decode, request, pair.now).status().code(), ErrorCode::kUnsupported);
   pair.Request();
   pair.Request();
   EXPECT_EQ(pair.decode.Request(pair.at_decode, TestRequest(), pair.now).status().code(), ErrorCode::kLimit);

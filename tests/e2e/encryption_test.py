@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -153,6 +154,18 @@ class EncryptionTest(unittest.TestCase):
             self.assertEqual(mode & 0o077 if name.endswith(".key") else 0, 0, name)
         self.assertIn("is there already", self.certs("certs", "--name", "new", "--name", "decode", code=2).stderr)
         self.assertEqual({file.name: file.read_bytes() for file in folder.iterdir()}, files)
+
+    def test_files_that_can_not_be_written(self):
+        """Half of a CA would be in the way of the next try."""
+        def full():  # the CA's two files fit
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
+
+        run = subprocess.run([PROGRAM, "certs", "--dir", self.path("new"), "--name", "spiffe://" + "x" * 190],
+                             preexec_fn=full, capture_output=True, text=True, timeout=20)
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertEqual(list(pathlib.Path(self.path("new")).iterdir()), [])
+        self.certs("new", "--name", "n0")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ void CheckRequest(const ApiRequest& request) {
 
 void CheckBody(ApiKind kind, std::string_view body) {
   std::string param;
-  const Result<ApiRequest> request = ParseApiRequest(kind, body, &param);
+  const Result<ApiRequest> request = ParseApiRequest(kind, body, 1 << 16, &param);
   if (request.ok()) return CheckRequest(*request);
   LYNX_CHECK(request.status().code() == ErrorCode::kInvalid && !request.status().message().empty());
   const HttpResponse response = ErrorResponse(400, request.status().message(), param);
