@@ -112,10 +112,7 @@ void AddCertsCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("NAME")
       ->allow_extra_args(false);
-  command->add_option("--days", flags->days, "how long they are valid")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, 3650));
+  AddNumber(command, "--days", flags->days, "how long they are valid", 1, 3650);
   command->footer(
       "Two machines that trust nothing but each other:\n"
       "  lynx certs --dir certs --name prefill --name decode\n"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "command.h"
+#include "node_flags.h"
 #include "serve/prefill_node.h"
 
 namespace lynx {
@@ -29,9 +30,7 @@ int RunPrefill(const PrefillFlags& flags) {
   if (!engine.ok()) return Fail("prefill", engine.status());
   PrefillOptions options;
   options.listen = flags.listen;
-  options.tcp.congestion_control = flags.node.congestion_control;
-  options.codec_threads = flags.node.codec_threads;
-  options.tls = flags.node.tls;
+  flags.node.Set(&options);
   options.kept_caches = flags.kept;
   options.drain = TimeNs(flags.drain_s * double(kSecondNs));
   options.max_held_bytes = std::uint64_t(flags.hold_mb) << 20;
@@ -56,23 +55,14 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
   command->add_option("--listen", flags->listen, "address for decode nodes; port 0 takes a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
-  command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 64));
-  command->add_option("--hold-mb", flags->hold_mb, "memory for pages that decode nodes have not taken yet")
-      ->capture_default_str()
-      ->type_name("MIB")
-      ->check(Between(1, 1 << 20));
+  AddKeep(command, &flags->kept);
+  AddNumber(command, "--hold-mb", flags->hold_mb, "memory for pages that decode nodes have not taken yet", 1, 1 << 20,
+            "MIB");
   flags->node.AddTo(command);
-  command
-      ->add_option("--drain", flags->drain_s,
-                   "how long requests under way may go on after SIGTERM or Ctrl-C; a second signal ends at once")
-      ->capture_default_str()
-      ->type_name("SECONDS")
-      ->check(Between(0, 86400));
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
-      ->type_name("FILE");
+  AddNumber(command, "--drain", flags->drain_s,
+            "how long requests under way may go on after SIGTERM or Ctrl-C; a second signal ends at once", 0, 86400,
+            "SECONDS");
+  AddProfile(command, &flags->profile);
   command->footer(
       "Then, to answer:\n"
       "  lynx generate --model M.gguf --prefill 127.0.0.1:7000 --prompt \"Hello\"\n"

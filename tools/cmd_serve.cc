@@ -27,9 +27,8 @@ class PrefillThread {
   static Result<std::unique_ptr<PrefillThread>> Start(const ServeFlags& flags, std::optional<Profile> profile) {
     PrefillOptions options;
     options.listen = "127.0.0.1:0";
-    options.codec_threads = flags.front.node.codec_threads;
+    flags.front.node.Set(&options);
     options.kept_caches = flags.kept;
-    options.tls = flags.front.node.tls;
     options.profile = std::move(profile);
     auto thread = std::make_unique<PrefillThread>();
     LYNX_ASSIGN_OR_RETURN(thread->engine_, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));
@@ -71,12 +70,8 @@ void AddServeCommand(CLI::App* app, int* exit_code) {
   CLI::App* command = app->add_subcommand("serve", "answer over HTTP with a prefill and a decode node on this machine");
   flags->engine.AddTo(command);
   flags->front.AddTo(command);
-  command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 64));
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
-      ->type_name("FILE");
+  AddKeep(command, &flags->kept);
+  AddProfile(command, &flags->profile);
   command->footer(kFrontHelp);
   command->callback([flags, exit_code] { *exit_code = RunServe(*flags); });
 }

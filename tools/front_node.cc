@@ -42,9 +42,7 @@ class NodeAnswerer final : public Answerer {
 Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
   if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
   DecodeOptions decode;
-  decode.tcp.congestion_control = flags.node.congestion_control;
-  decode.codec_threads = flags.node.codec_threads;
-  decode.tls = flags.node.tls;
+  flags.node.Set(&decode);
   decode.max_running = flags.requests;
   decode.max_waiting = flags.waiting;
   decode.prefill = prefill;
@@ -79,27 +77,23 @@ const char* const kFrontHelp =
     "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use, 130 stopped by a second Ctrl-C.";
 
 void FrontFlags::AddTo(CLI::App* app) {
-  const auto number = [app](const char* name, auto& value, const char* meaning, const char* type, double low,
-                            double high) {
-    app->add_option(name, value, meaning)->capture_default_str()->type_name(type)->check(Between(low, high));
-  };
   app->add_option("--http", http, "address for clients; port 0 takes a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   app->add_option("--api-keys", api_keys, "SHA-256 hashes of the keys that clients must have, one per line")
       ->type_name("FILE");
   app->add_flag("--no-auth", no_auth, "answer other machines although there are no keys");
-  number("--requests", requests, "requests that share the engine; each takes cache memory for --context tokens", "N", 1,
-         256);
-  number("--waiting", waiting, "requests that may wait behind them; more are told to come later", "N", 1, 10000);
-  number("--connections", connections, "connections of clients at most", "N", 1, 10000);
-  number("--max-body", max_body_mib, "length of a request at most", "MIB", 1, 1024);
-  number("--drain", drain_s, "when stopping: time for requests under way", "S", 0, 86400);
+  AddNumber(app, "--requests", requests, "requests that share the engine; each takes cache memory for --context tokens",
+            1, 256);
+  AddNumber(app, "--waiting", waiting, "requests that may wait behind them; more are told to come later", 1, 10000);
+  AddNumber(app, "--connections", connections, "connections of clients at most", 1, 10000);
+  AddNumber(app, "--max-body", max_body_mib, "length of a request at most", 1, 1024, "MIB");
+  AddNumber(app, "--drain", drain_s, "when stopping: time for requests under way", 0, 86400, "S");
   app->add_option("--codec", codec,
                   ListOf(CodecNames()) + ", or auto: by the rate of the link; parameters as name:key=value")
       ->capture_default_str()
       ->type_name("CODEC");
-  number("--max-drafts", max_drafts, "drafts at most; 0 never drafts", "N", 0, 1024);
+  AddNumber(app, "--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);
   node.AddTo(app);
 }
 

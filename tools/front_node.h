@@ -8,6 +8,7 @@
 #include "command.h"
 #include "front/front.h"
 #include "lynx/engine.h"
+#include "node_flags.h"
 #include "serve/prefill_pool.h"
 
 namespace lynx {
