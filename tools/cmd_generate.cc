@@ -78,7 +78,7 @@ int RunGenerate(const GenerateFlags& flags) {
   StopFlag();
   const auto text = PromptText(flags);
   if (!text.ok()) return Fail("generate", text.status());
-  if (flags.node.check_config) return EndCheck("generate", flags.engine, flags.node);
+  if (flags.node.check_config) return ExitCode("generate", EndCheck("generate", flags.engine, flags.node));
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.check ? 2 : 1);
   if (!engine.ok()) return Fail("generate", engine.status());
   const auto request = MakeRequest(flags, **engine, *text);

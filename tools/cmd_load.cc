@@ -241,8 +241,7 @@ int RunLoad(const LoadFlags& flags) {
       {"model", stage.engine->info().model}, {"requests", flags.requests}, {"running", flags.running},
       {"bandwidth", flags.bandwidth},        {"rounds", flags.rounds},     {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) json["rows"].push_back(Summary(row));
-  const Status status = WriteJson(flags.json, json);
-  return status.ok() ? kExitOk : Fail("load", status);
+  return ExitCode("load", WriteJson(flags.json, json));
 }
 
 }  // namespace

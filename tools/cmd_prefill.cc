@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/status_macros.h"
 #include "command.h"
 #include "node_flags.h"
 #include "serve/prefill_node.h"
@@ -20,30 +21,26 @@ struct PrefillFlags {
   std::string profile;
 };
 
-int RunPrefill(const PrefillFlags& flags) {
+Status RunPrefill(const PrefillFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
-  if (const Status status = CheckProtected(flags.listen, flags.node.tls); !status.ok()) return Fail("prefill", status);
-  auto profile = ReadProfile(flags.profile);
-  if (!profile.ok()) return Fail("prefill", profile.status());
-  if (flags.node.check_config) return EndCheck("prefill", flags.engine, flags.node);
-  auto engine = OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1);
-  if (!engine.ok()) return Fail("prefill", engine.status());
   PrefillOptions options;
+  LYNX_RETURN_IF_ERROR(CheckProtected(flags.listen, flags.node.tls));
+  LYNX_ASSIGN_OR_RETURN(options.profile, ReadProfile(flags.profile));
+  if (flags.node.check_config) return EndCheck("prefill", flags.engine, flags.node);
+  LYNX_ASSIGN_OR_RETURN(const auto engine, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));
   options.listen = flags.listen;
   flags.node.Set(&options);
   options.kept_caches = flags.kept;
   options.drain = TimeNs(flags.drain_s * double(kSecondNs));
   options.max_held_bytes = std::uint64_t(flags.hold_mb) << 20;
-  options.profile = std::move(*profile);
   options.log = [](std::string_view line) { std::fprintf(stderr, "%s\n", OneLine(line).c_str()); };
-  auto node = PrefillNode::Start(engine->get(), options);
-  if (!node.ok()) return Fail("prefill", node.status());
-  std::printf("listening on %s\n", (*node)->listen_address().c_str());
+  LYNX_ASSIGN_OR_RETURN(const auto node, PrefillNode::Start(engine.get(), options));
+  std::printf("listening on %s\n", node->listen_address().c_str());
   std::fflush(stdout);
-  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", OneLine((*engine)->info().model).c_str(),
-               (*engine)->info().max_tokens);
-  (*node)->Run(stop);
-  return kExitOk;
+  std::fprintf(stderr, "model %s, %d tokens of context; Ctrl-C stops\n", OneLine(engine->info().model).c_str(),
+               engine->info().max_tokens);
+  node->Run(stop);
+  return Ok();
 }
 
 }  // namespace
@@ -69,7 +66,7 @@ void AddPrefillCommand(CLI::App* app, int* exit_code) {
       "Prints \"listening on HOST:PORT\" on standard output once it serves, one line per request on standard error.\n"
       "Beyond loopback nodes need certificates, which `lynx certs` makes, or --plaintext on both sides.\n"
       "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use.");
-  command->callback([flags, exit_code] { *exit_code = RunPrefill(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("prefill", RunPrefill(*flags)); });
 }
 
 }  // namespace lynx

@@ -49,18 +49,14 @@ class PrefillThread {
   std::thread thread_;
 };
 
-int RunServe(const ServeFlags& flags) {
+Status RunServe(const ServeFlags& flags) {
   StopFlag();
-  auto options = flags.front.Options();
-  if (!options.ok()) return Fail("serve", options.status());
-  auto profile = ReadProfile(flags.profile);
-  if (!profile.ok()) return Fail("serve", profile.status());
+  LYNX_ASSIGN_OR_RETURN(FrontOptions options, flags.front.Options());
+  LYNX_ASSIGN_OR_RETURN(std::optional<Profile> profile, ReadProfile(flags.profile));
   if (flags.front.node.check_config) return EndCheck("serve", flags.engine, flags.front.node);
-  const auto prefill = PrefillThread::Start(flags, std::move(*profile));
-  if (!prefill.ok()) return Fail("serve", prefill.status());
-  const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
-  if (!engine.ok()) return Fail("serve", engine.status());
-  return RunFront("serve", engine->get(), {{(*prefill)->address()}, "", nullptr}, flags.front, std::move(*options));
+  LYNX_ASSIGN_OR_RETURN(const auto prefill, PrefillThread::Start(flags, std::move(profile)));
+  LYNX_ASSIGN_OR_RETURN(const auto engine, OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests));
+  return RunFront(engine.get(), {{prefill->address()}, "", nullptr}, flags.front, std::move(options));
 }
 
 }  // namespace
@@ -73,7 +69,7 @@ void AddServeCommand(CLI::App* app, int* exit_code) {
   AddKeep(command, &flags->kept);
   AddProfile(command, &flags->profile);
   command->footer(kFrontHelp);
-  command->callback([flags, exit_code] { *exit_code = RunServe(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("serve", RunServe(*flags)); });
 }
 
 }  // namespace lynx

@@ -30,6 +30,10 @@ const std::atomic<bool>& StopFlag();
 
 // Prints "lynx COMMAND: message" on standard error and returns the exit code that fits.
 int Fail(const std::string& command, const Status& status);
+// Likewise, if the command has failed.
+inline int ExitCode(const std::string& command, const Status& status) {
+  return status.ok() ? kExitOk : Fail(command, status);
+}
 
 // --model and what belongs to it.
 struct EngineFlags {

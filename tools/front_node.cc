@@ -39,29 +39,6 @@ class NodeAnswerer final : public Answerer {
   DecodeNode* const node_;
 };
 
-Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
-  if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
-  DecodeOptions decode;
-  flags.node.Set(&decode);
-  decode.max_running = flags.requests;
-  decode.max_waiting = flags.waiting;
-  decode.prefill = prefill;
-  decode.prefill.log = Say;
-  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
-  const Status status = node->AwaitPrefill(kAwaitNs);
-  if (!status.ok() && status.code() != ErrorCode::kIo) return status;
-  NodeAnswerer answerer(engine, node.get());
-  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Front> front, Front::Start(&answerer, std::move(options)));
-  std::printf("listening on http://%s\n", front->address().c_str());
-  std::fflush(stdout);
-  Say("model " + engine->info().model + ", " + std::to_string(engine->info().max_tokens) + " tokens of context, " +
-      std::to_string(flags.requests) + " requests at a time; Ctrl-C stops");
-  while (!StopFlag()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  Say("stopping: requests under way get " + std::to_string(int(flags.drain_s)) + " s; Ctrl-C again ends at once");
-  front->Drain(TimeNs(flags.drain_s * double(kSecondNs)));
-  return Ok();
-}
-
 }  // namespace
 
 const char* const kFrontHelp =
@@ -117,10 +94,27 @@ Result<FrontOptions> FrontFlags::Options() const {
   return options;
 }
 
-int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
-             FrontOptions options) {
-  const Status status = Serve(engine, prefill, flags, std::move(options));
-  return status.ok() ? kExitOk : Fail(command, status);
+Status RunFront(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
+  if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
+  DecodeOptions decode;
+  flags.node.Set(&decode);
+  decode.max_running = flags.requests;
+  decode.max_waiting = flags.waiting;
+  decode.prefill = prefill;
+  decode.prefill.log = Say;
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
+  const Status status = node->AwaitPrefill(kAwaitNs);
+  if (!status.ok() && status.code() != ErrorCode::kIo) return status;
+  NodeAnswerer answerer(engine, node.get());
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Front> front, Front::Start(&answerer, std::move(options)));
+  std::printf("listening on http://%s\n", front->address().c_str());
+  std::fflush(stdout);
+  Say("model " + engine->info().model + ", " + std::to_string(engine->info().max_tokens) + " tokens of context, " +
+      std::to_string(flags.requests) + " requests at a time; Ctrl-C stops");
+  while (!StopFlag()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Say("stopping: requests under way get " + std::to_string(int(flags.drain_s)) + " s; Ctrl-C again ends at once");
+  front->Drain(TimeNs(flags.drain_s * double(kSecondNs)));
+  return Ok();
 }
 
 }  // namespace lynx

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/status_macros.h"
 #include "serve/codec_threads.h"
 
 namespace lynx {
@@ -35,14 +36,11 @@ void AddKeep(CLI::App* app, int* kept) {
   AddNumber(app, "--keep", *kept, "caches of recent prompts to keep, so that they need not be read again", 0, 64);
 }
 
-int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node) {
-  if (node.tls.enabled()) {
-    if (const auto tls = TlsContext::Load(node.tls); !tls.ok()) return Fail(command, tls.status());
-  }
-  if (!engine.IsToy() && !std::ifstream(engine.model))
-    return Fail(command, IoError("can't read the model " + engine.model));
+Status EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node) {
+  if (node.tls.enabled()) LYNX_RETURN_IF_ERROR(TlsContext::Load(node.tls).status());
+  if (!engine.IsToy() && !std::ifstream(engine.model)) return IoError("can't read the model " + engine.model);
   std::printf("the configuration of lynx %s is fine\n", command.c_str());
-  return kExitOk;
+  return Ok();
 }
 
 }  // namespace lynx

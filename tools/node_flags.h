@@ -30,7 +30,7 @@ struct NodeFlags {
 void AddKeep(CLI::App* app, int* kept);
 
 // The end of --check-config, once all else has been read: the certificates, and whether the model's file is there. Says
-// that all is fine or what is not. The exit code.
-int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node);
+// that all is fine, if it is.
+Status EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node);
 
 }  // namespace lynx
