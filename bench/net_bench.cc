@@ -6,14 +6,12 @@
 #include <condition_variable>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "net/certificates.h"
+#include "net/certificate_folder_test.h"
 #include "net/net_node.h"
 
 namespace lynx {
@@ -92,43 +90,23 @@ Result<Figure> RunOne(const TlsOptions& prefill_tls, const TlsOptions& decode_tl
                 double(std::clock() - cpu) / CLOCKS_PER_SEC / gb};
 }
 
-TlsOptions MakeFiles(const std::filesystem::path& folder, const KeyAndCertificate& authority, const std::string& name) {
-  const KeyAndCertificate node = MakeCertificate(authority, name, ValidForDays(1)).value();
-  const auto write = [&](const std::string& file, const std::string& text) {
-    std::ofstream(folder / file, std::ios::binary) << text;
-    return (folder / file).string();
-  };
-  return {write(name + ".pem", node.certificate),
-          write(name + ".key", node.key),
-          write("ca.pem", authority.certificate),
-          {"prefill", "decode"},
-          false};
-}
-
 double Median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
 Status Run(int mib, int rounds) {
-  const auto folder = std::filesystem::temp_directory_path() / ("lynx-net-bench-" + std::to_string(std::clock()));
-  std::filesystem::create_directories(folder);
-  const KeyAndCertificate authority = MakeAuthority(ValidForDays(1));
-  const TlsOptions prefill = MakeFiles(folder, authority, "prefill"), decode = MakeFiles(folder, authority, "decode");
+  CertificateFolder folder;
+  const TlsOptions prefill = folder.Make("prefill", {"decode"}), decode = folder.Make("decode", {"prefill"});
   const int pages = mib * 8;
   std::vector<double> plain_rate, tls_rate, plain_cpu, tls_cpu;
-  Status status;
-  for (int round = 0; round < rounds && status.ok(); ++round) {
-    const Result<Figure> plain = RunOne({}, {}, pages);
-    const Result<Figure> tls = RunOne(prefill, decode, pages);
-    status = plain.ok() ? tls.status() : plain.status();
-    if (!status.ok()) break;
-    plain_rate.push_back(plain->mb_per_s), plain_cpu.push_back(plain->cpu_s_per_gb);
-    tls_rate.push_back(tls->mb_per_s), tls_cpu.push_back(tls->cpu_s_per_gb);
-    std::printf("round %d: plaintext %.0f MB/s, TLS %.0f MB/s\n", round + 1, plain->mb_per_s, tls->mb_per_s);
+  for (int round = 0; round < rounds; ++round) {
+    LYNX_ASSIGN_OR_RETURN(const Figure plain, RunOne({}, {}, pages));
+    LYNX_ASSIGN_OR_RETURN(const Figure tls, RunOne(prefill, decode, pages));
+    plain_rate.push_back(plain.mb_per_s), plain_cpu.push_back(plain.cpu_s_per_gb);
+    tls_rate.push_back(tls.mb_per_s), tls_cpu.push_back(tls.cpu_s_per_gb);
+    std::printf("round %d: plaintext %.0f MB/s, TLS %.0f MB/s\n", round + 1, plain.mb_per_s, tls.mb_per_s);
   }
-  std::filesystem::remove_all(folder);
-  LYNX_RETURN_IF_ERROR(status);
   std::printf("median of %d: plaintext %.0f MB/s, %.2f CPU s/GB; TLS %.0f MB/s, %.2f CPU s/GB; TLS/plaintext %.2f\n",
               rounds, Median(plain_rate), Median(plain_cpu), Median(tls_rate), Median(tls_cpu),
               Median(tls_rate) / Median(plain_rate));

@@ -89,16 +89,15 @@ Result<std::vector<NewFile>> MakeFiles(const CertsFlags& flags) {
   return files;
 }
 
-int RunCerts(const CertsFlags& flags) {
+Status RunCerts(const CertsFlags& flags) {
   std::error_code error;
   if (std::filesystem::create_directories(flags.dir, error)) {
     std::filesystem::permissions(flags.dir, std::filesystem::perms::owner_all, error);
   }
-  if (error) return Fail("certs", IoError("can't make the folder " + flags.dir + ": " + error.message()));
-  const auto files = MakeFiles(flags);
-  if (!files.ok()) return Fail("certs", files.status());
-  if (const Status status = WriteAll(*files); !status.ok()) return Fail("certs", status);
-  for (const NewFile& file : *files) std::printf("%s\n", file.path.c_str());
+  if (error) return IoError("can't make the folder " + flags.dir + ": " + error.message());
+  LYNX_ASSIGN_OR_RETURN(const std::vector<NewFile> files, MakeFiles(flags));
+  LYNX_RETURN_IF_ERROR(WriteAll(files));
+  for (const NewFile& file : files) std::printf("%s\n", file.path.c_str());
   std::printf("\nBring ca.pem and a node's own .pem and .key to its machine; ca.key stays here. Valid for %d days.\n",
               flags.days);
   for (const std::string& name : flags.names) {
@@ -107,7 +106,7 @@ int RunCerts(const CertsFlags& flags) {
                 flags.dir.c_str());
   }
   std::printf("and --tls-allow with the other side's name; `lynx certs --help` shows whole commands.\n");
-  return kExitOk;
+  return Ok();
 }
 
 }  // namespace
@@ -124,10 +123,7 @@ void AddCertsCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("NAME")
       ->allow_extra_args(false);
-  command->add_option("--days", flags->days, "how long they are valid")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, 3650));
+  AddNumber(command, "--days", flags->days, "how long they are valid", 1, 3650);
   command->footer(
       "Two machines that trust nothing but each other:\n"
       "  lynx certs --dir certs --name prefill --name decode\n"
@@ -139,7 +135,7 @@ void AddCertsCommand(CLI::App* app, int* exit_code) {
       "--tls-allow a prefill node takes every certificate of the CA, and a decode node one for the host it asked for.\n"
       "A node reads its files again when they change, so certificates are renewed by replacing them.\n"
       "Nothing is overwritten. Keys are for their owner only (0600). Certificates of any other CA work as well.");
-  command->callback([flags, exit_code] { *exit_code = RunCerts(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("certs", RunCerts(*flags)); });
 }
 
 }  // namespace lynx

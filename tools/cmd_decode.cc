@@ -1,7 +1,10 @@
 // lynx decode: a node that answers over HTTP.
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/status_macros.h"
 #include "command.h"
 #include "front_node.h"
 #include "net/tls.h"
@@ -16,23 +19,19 @@ struct DecodeFlags {
   FrontFlags front;
 };
 
-int RunDecode(const DecodeFlags& flags) {
+Status RunDecode(const DecodeFlags& flags) {
   StopFlag();
   if (flags.prefill.addresses.empty() && flags.prefill.file.empty()) {
-    return Fail("decode", Invalid("give --prefill HOST:PORT or --prefill-file FILE"));
+    return Invalid("give --prefill HOST:PORT or --prefill-file FILE");
   }
-  auto options = flags.front.Options();
-  if (!options.ok()) return Fail("decode", options.status());
-  const auto addresses = AddressesOf(flags.prefill);
-  if (!addresses.ok()) return Fail("decode", addresses.status());
-  for (const std::string& address : *addresses) {
-    const Status status = CheckProtected(address, flags.front.node.tls);
-    if (!status.ok()) return Fail("decode", status);
+  LYNX_ASSIGN_OR_RETURN(FrontOptions options, flags.front.Options());
+  LYNX_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesOf(flags.prefill));
+  for (const std::string& address : addresses) {
+    LYNX_RETURN_IF_ERROR(CheckProtected(address, flags.front.node.tls));
   }
   if (flags.front.node.check_config) return EndCheck("decode", flags.engine, flags.front.node);
-  auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
-  if (!engine.ok()) return Fail("decode", engine.status());
-  return RunFront("decode", engine->get(), flags.prefill, flags.front, std::move(*options));
+  LYNX_ASSIGN_OR_RETURN(const auto engine, OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests));
+  return RunFront(engine.get(), flags.prefill, flags.front, std::move(options));
 }
 
 }  // namespace
@@ -53,7 +52,7 @@ void AddDecodeCommand(CLI::App* app, int* exit_code) {
       "A prefill node with the same model must run, here or on another machine; it may start later:\n"
       "  lynx prefill --model M.gguf --listen 127.0.0.1:7000        (other machines: see `lynx certs --help`)\n" +
       std::string(kFrontHelp));
-  command->callback([flags, exit_code] { *exit_code = RunDecode(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("decode", RunDecode(*flags)); });
 }
 
 }  // namespace lynx

@@ -159,12 +159,8 @@ int RunDemo(const DemoFlags& flags) {
       "the\n"
       "decode node chose itself) and TTnT (n tokens committed) are in seconds since then.\n\n%s\n%s",
       Table(rows).c_str(), Comparison(stage.settings, rows).c_str());
-  if (!flags.json.empty()) {
-    status = WriteFile(
-        flags.json,
-        ReportJson(stage.settings, rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-    if (!status.ok()) return Fail("demo", status);
-  }
+  status = WriteJson(flags.json, ReportJson(stage.settings, rows));
+  if (!status.ok()) return Fail("demo", status);
   for (const RunRow& row : rows) {
     if (!row.result.checked || row.result.exact) continue;
     std::fprintf(stderr, "lynx demo: %s is not exact: %s\n", row.result.codec.c_str(), row.result.difference.c_str());
@@ -189,18 +185,13 @@ void AddDemoCommand(CLI::App* app, int* exit_code) {
   command->add_option("--prompt-file", flags->prompt_file, "your own text instead of the bundled one")
       ->type_name("FILE");
   command->add_option("--question", flags->question, "what to ask about the text")->type_name("TEXT");
-  command
-      ->add_option("--prompt-tokens", flags->prompt_tokens,
-                   "cut the text so that the prompt has this many tokens; 0: all of it")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 1 << 22));
+  AddNumber(command, "--prompt-tokens", flags->prompt_tokens,
+            "cut the text so that the prompt has this many tokens; 0: all of it", 0, 1 << 22);
   command->add_flag("--raw", flags->raw, "the text as it is, without the model's chat template");
   command->add_option("--codecs", flags->codecs, "codecs to run, the first once more with overlap")
       ->capture_default_str()
       ->type_name("CODEC");
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
-      ->type_name("FILE");
+  AddProfile(command, &flags->profile);
   flags->answer.AddTo(command);
   command->add_flag("--no-check", flags->no_check, "skip the comparison with decoding without drafts");
   command->add_option("--json", flags->json, "write what was measured")->type_name("FILE");

@@ -195,11 +195,7 @@ Status RunQuality(QualityFlags flags) {
   std::printf("%s", QualityTable(floor, summaries).c_str());
   const QualitySettings settings{engine->info().model, flags.engine.weights, flags.engine.context, flags.tokens,
                                  int(measured.floors.size())};
-  if (!flags.json.empty()) {
-    LYNX_RETURN_IF_ERROR(WriteFile(
-        flags.json,
-        QualityJson(settings, floor, summaries).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
-  }
+  LYNX_RETURN_IF_ERROR(WriteJson(flags.json, QualityJson(settings, floor, summaries)));
   if (!flags.csv.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.csv, QualityCsv(floor, summaries)));
   if (!flags.plot.empty()) LYNX_RETURN_IF_ERROR(WriteFile(flags.plot, QualityPlot(floor, summaries)));
   progress.Finish();
@@ -220,20 +216,14 @@ void AddEvalCommand(CLI::App* app, int* exit_code) {
   command->add_option("--text", flags->texts, "texts that windows are cut from; take several of different kinds")
       ->required()
       ->type_name("FILE");
-  command->add_option("--windows", flags->windows, "windows, spread evenly over the texts")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, 10000));
-  command->add_option("--tokens", flags->tokens, "tokens of the continuation that KL is averaged over")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, 4096));
+  AddNumber(command, "--windows", flags->windows, "windows, spread evenly over the texts", 1, 10000);
+  AddNumber(command, "--tokens", flags->tokens, "tokens of the continuation that KL is averaged over", 1, 4096);
   command
       ->add_option("--codecs", flags->codecs,
                    "codecs and baselines with parameters: nested,paper:alpha=4,int8,kivi:bits=2")
       ->capture_default_str()
       ->type_name("CODEC");
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote, for codec lynx")->type_name("FILE");
+  AddProfile(command, &flags->profile);
   command->add_flag("--quick", flags->quick, "at most 3 windows and 16 tokens: a first look, not a figure to publish");
   command->add_option("--json", flags->json, "write everything; FILE.partial lets an interrupted run go on")
       ->type_name("FILE");

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "codec/codec_spec.h"
 #include "command.h"
+#include "node_flags.h"
 #include "report.h"
 #include "serve/decode_node.h"
 #include "terminal_view.h"
@@ -63,9 +64,7 @@ Result<GenerateRequest> MakeRequest(const GenerateFlags& flags, const Engine& en
 Result<GenerateResult> Generate(const GenerateFlags& flags, Engine* engine, const GenerateRequest& request) {
   DecodeOptions options;
   options.prefill.addresses = {flags.prefill};
-  options.tcp.congestion_control = flags.node.congestion_control;
-  options.codec_threads = flags.node.codec_threads;
-  options.tls = flags.node.tls;
+  flags.node.Set(&options);
   options.retries = flags.retries;
   LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, options));
   LYNX_RETURN_IF_ERROR(node->AwaitPrefill());
@@ -79,7 +78,7 @@ int RunGenerate(const GenerateFlags& flags) {
   StopFlag();
   const auto text = PromptText(flags);
   if (!text.ok()) return Fail("generate", text.status());
-  if (flags.node.check_config) return EndCheck("generate", flags.engine, flags.node);
+  if (flags.node.check_config) return ExitCode("generate", EndCheck("generate", flags.engine, flags.node));
   const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.check ? 2 : 1);
   if (!engine.ok()) return Fail("generate", engine.status());
   const auto request = MakeRequest(flags, **engine, *text);
@@ -89,11 +88,8 @@ int RunGenerate(const GenerateFlags& flags) {
 
   const RunSettings settings{(*engine)->info().model, int(request->prompt.size()), 0, 0, 0};
   const std::vector<RunRow> rows{{request->overlap, *result}};
-  if (!flags.json.empty()) {
-    const Status status = WriteFile(
-        flags.json, ReportJson(settings, rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-    if (!status.ok()) return Fail("generate", status);
-  }
+  const Status written = WriteJson(flags.json, ReportJson(settings, rows));
+  if (!written.ok()) return Fail("generate", written);
   if (!flags.quiet && !result->tokens.empty()) {
     std::fprintf(stderr, "%s%s", Timeline(*result, 60).c_str(), Table(rows).c_str());
   }
@@ -129,12 +125,8 @@ void AddGenerateCommand(CLI::App* app, int* exit_code) {
   command->add_option("--deadline", flags->deadline_ms, "give up after this many milliseconds; 0: never")
       ->capture_default_str()
       ->type_name("MS");
-  command
-      ->add_option("--retries", flags->retries,
-                   "how often to begin again when the transfer fails before the second token is committed")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 100));
+  AddNumber(command, "--retries", flags->retries,
+            "how often to begin again when the transfer fails before the second token is committed", 0, 100);
   flags->answer.AddTo(command);
   command->add_flag("--check", flags->check,
                     "afterwards, decode again without drafts and compare (needs a second sequence)");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/status_macros.h"
 #include "command.h"
 #include "net/link_emulator.h"
 
@@ -17,24 +18,19 @@ struct LinkFlags {
   std::string delay = "1ms";
 };
 
-int RunLink(const LinkFlags& flags) {
+Status RunLink(const LinkFlags& flags) {
   const std::atomic<bool>& stop = StopFlag();
   OutliveLogReader();
   LinkOptions options;
   options.listen = flags.listen;
   options.to = flags.to;
-  const auto bandwidth = ParseBitRate(flags.bandwidth);
-  if (!bandwidth.ok()) return Fail("link", bandwidth.status());
-  const auto delay = ParseDuration(flags.delay);
-  if (!delay.ok()) return Fail("link", delay.status());
-  options.bits_per_second = *bandwidth;
-  options.delay = *delay;
-  const auto link = LinkEmulator::Start(options);
-  if (!link.ok()) return Fail("link", link.status());
-  std::printf("listening on %s\n", (*link)->listen_address().c_str());
+  LYNX_ASSIGN_OR_RETURN(options.bits_per_second, ParseBitRate(flags.bandwidth));
+  LYNX_ASSIGN_OR_RETURN(options.delay, ParseDuration(flags.delay));
+  LYNX_ASSIGN_OR_RETURN(const auto link, LinkEmulator::Start(options));
+  std::printf("listening on %s\n", link->listen_address().c_str());
   std::fflush(stdout);
   while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  return kExitOk;
+  return Ok();
 }
 
 }  // namespace
@@ -60,7 +56,7 @@ void AddLinkCommand(CLI::App* app, int* exit_code) {
       "  lynx generate --model M.gguf --prefill 127.0.0.1:7001 --prompt \"Hello\"\n"
       "Prints \"listening on HOST:PORT\" once connections are taken. Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 "
       "failed, 2 wrong use.");
-  command->callback([flags, exit_code] { *exit_code = RunLink(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("link", RunLink(*flags)); });
 }
 
 }  // namespace lynx

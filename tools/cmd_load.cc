@@ -237,14 +237,11 @@ int RunLoad(const LoadFlags& flags) {
     return StopFlag() ? kExitInterrupted : code;
   }
   PrintTable(rows);
-  if (flags.json.empty()) return kExitOk;
   nlohmann::json json = {
       {"model", stage.engine->info().model}, {"requests", flags.requests}, {"running", flags.running},
       {"bandwidth", flags.bandwidth},        {"rounds", flags.rounds},     {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) json["rows"].push_back(Summary(row));
-  const Status status =
-      WriteFile(flags.json, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  return status.ok() ? kExitOk : Fail("load", status);
+  return ExitCode("load", WriteJson(flags.json, json));
 }
 
 }  // namespace
@@ -255,14 +252,11 @@ void AddLoadCommand(CLI::App* app, int* exit_code) {
   flags->engine.context = 4224;
   flags->engine.AddTo(command);
   command->add_option("--text", flags->text, "prompts are cut from this text")->required()->type_name("FILE");
-  const auto number = [command](const char* name, int* value, const char* help, int least, int most) {
-    command->add_option(name, *value, help)->capture_default_str()->type_name("N")->check(Between(least, most));
-  };
-  number("--requests", &flags->requests, "requests, all sent at once", 1, 4096);
-  number("--running", &flags->running, "of them, how many share the engine", 1, 256);
-  number("--shortest", &flags->shortest, "tokens of the shortest prompt", 1, 1 << 22);
-  number("--longest", &flags->longest, "tokens of the longest prompt", 1, 1 << 22);
-  number("--rounds", &flags->rounds, "how often each configuration runs; they take turns", 1, 1000);
+  AddNumber(command, "--requests", flags->requests, "requests, all sent at once", 1, 4096);
+  AddNumber(command, "--running", flags->running, "of them, how many share the engine", 1, 256);
+  AddNumber(command, "--shortest", flags->shortest, "tokens of the shortest prompt", 1, 1 << 22);
+  AddNumber(command, "--longest", flags->longest, "tokens of the longest prompt", 1, 1 << 22);
+  AddNumber(command, "--rounds", flags->rounds, "how often each configuration runs; they take turns", 1, 1000);
   command
       ->add_option("--codecs", flags->codecs,
                    "codecs; those with several streams run without drafts and with anchors first, too")
@@ -273,7 +267,7 @@ void AddLoadCommand(CLI::App* app, int* exit_code) {
       ->capture_default_str()
       ->type_name("RATE");
   command->add_option("--delay", flags->delay, "of the link, one way")->capture_default_str()->type_name("TIME");
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote")->type_name("FILE");
+  AddProfile(command, &flags->profile);
   flags->answer.AddTo(command);
   command->add_option("--json", flags->json, "write the table")->type_name("FILE");
   command->footer(

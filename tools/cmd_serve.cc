@@ -27,9 +27,8 @@ class PrefillThread {
   static Result<std::unique_ptr<PrefillThread>> Start(const ServeFlags& flags, std::optional<Profile> profile) {
     PrefillOptions options;
     options.listen = "127.0.0.1:0";
-    options.codec_threads = flags.front.node.codec_threads;
+    flags.front.node.Set(&options);
     options.kept_caches = flags.kept;
-    options.tls = flags.front.node.tls;
     options.profile = std::move(profile);
     auto thread = std::make_unique<PrefillThread>();
     LYNX_ASSIGN_OR_RETURN(thread->engine_, OpenEngine(flags.engine, EngineUse::kPrefill, flags.kept + 1));
@@ -50,18 +49,14 @@ class PrefillThread {
   std::thread thread_;
 };
 
-int RunServe(const ServeFlags& flags) {
+Status RunServe(const ServeFlags& flags) {
   StopFlag();
-  auto options = flags.front.Options();
-  if (!options.ok()) return Fail("serve", options.status());
-  auto profile = ReadProfile(flags.profile);
-  if (!profile.ok()) return Fail("serve", profile.status());
+  LYNX_ASSIGN_OR_RETURN(FrontOptions options, flags.front.Options());
+  LYNX_ASSIGN_OR_RETURN(std::optional<Profile> profile, ReadProfile(flags.profile));
   if (flags.front.node.check_config) return EndCheck("serve", flags.engine, flags.front.node);
-  const auto prefill = PrefillThread::Start(flags, std::move(*profile));
-  if (!prefill.ok()) return Fail("serve", prefill.status());
-  const auto engine = OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests);
-  if (!engine.ok()) return Fail("serve", engine.status());
-  return RunFront("serve", engine->get(), {{(*prefill)->address()}, "", nullptr}, flags.front, std::move(*options));
+  LYNX_ASSIGN_OR_RETURN(const auto prefill, PrefillThread::Start(flags, std::move(profile)));
+  LYNX_ASSIGN_OR_RETURN(const auto engine, OpenEngine(flags.engine, EngineUse::kDecode, flags.front.requests));
+  return RunFront(engine.get(), {{prefill->address()}, "", nullptr}, flags.front, std::move(options));
 }
 
 }  // namespace
@@ -71,14 +66,10 @@ void AddServeCommand(CLI::App* app, int* exit_code) {
   CLI::App* command = app->add_subcommand("serve", "answer over HTTP with a prefill and a decode node on this machine");
   flags->engine.AddTo(command);
   flags->front.AddTo(command);
-  command->add_option("--keep", flags->kept, "caches of recent prompts to keep, so that they need not be read again")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 64));
-  command->add_option("--profile", flags->profile, "what `lynx calibrate` wrote: better anchors of codec lynx")
-      ->type_name("FILE");
+  AddKeep(command, &flags->kept);
+  AddProfile(command, &flags->profile);
   command->footer(kFrontHelp);
-  command->callback([flags, exit_code] { *exit_code = RunServe(*flags); });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("serve", RunServe(*flags)); });
 }
 
 }  // namespace lynx

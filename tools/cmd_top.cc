@@ -184,14 +184,8 @@ void AddTopCommand(CLI::App* app, int* exit_code) {
   command->add_option("--http", flags->http, "of `lynx decode` or `lynx serve`")
       ->capture_default_str()
       ->type_name("HOST:PORT");
-  command->add_option("--interval", flags->interval_s, "between two looks")
-      ->capture_default_str()
-      ->type_name("SECONDS")
-      ->check(Between(0.1, 3600));
-  command->add_option("--count", flags->count, "looks, then end; 0: until Ctrl-C")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(0, 1 << 30));
+  AddNumber(command, "--interval", flags->interval_s, "between two looks", 0.1, 3600, "SECONDS");
+  AddNumber(command, "--count", flags->count, "looks, then end; 0: until Ctrl-C", 0, 1 << 30);
   command->add_flag("--json", flags->json, "one line of JSON for each look");
   command->footer(
       "Rates and mean times are those of the last interval, the rest is now or in all; – where nothing happened.\n"

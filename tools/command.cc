@@ -15,11 +15,12 @@
 #include <sstream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "base/status_macros.h"
 #include "baselines/baselines.h"
 #include "codec/lynx_profile.h"
 #include "engine/toy/toy_engine.h"
-#include "serve/codec_threads.h"
 #ifdef LYNX_HAVE_LLAMA
 #include "engine/llama/llama_engine.h"
 #endif
@@ -101,51 +102,10 @@ void EngineFlags::AddTo(CLI::App* app, const char* context_help) {
                   "GGUF model file; both nodes need the same one (\"toy\" is a tiny built-in model for tests)")
       ->required()
       ->type_name("FILE");
-  app->add_option("--context", context, context_help)
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(8, 1 << 22));
-  app->add_option("--threads", threads, "threads of the model; more than there are idle cores makes it much slower")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, 1024));
+  AddNumber(app, "--context", context, context_help, 8, 1 << 22);
+  AddNumber(app, "--threads", threads, "threads of the model; more than there are idle cores makes it much slower", 1,
+            1024);
   app->add_flag("--verbose", verbose, "show the model runtime's own log");
-}
-
-void NodeFlags::AddTo(CLI::App* app) {
-  app->add_flag("--check-config", check_config, "check all options and the files that they name, then end");
-  app->add_option("--codec-threads", codec_threads, "threads that encode or decode pages, beside those of the model")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(Between(1, kMaxCodecThreads));
-  app->add_option("--congestion-control", congestion_control,
-                  "TCP congestion control; \"system\" leaves the kernel's default")
-      ->capture_default_str()
-      ->type_name("NAME");
-  auto* cert =
-      app->add_option("--tls-cert", tls.cert_file, "this node's certificate; `lynx certs` makes it and the next")
-          ->type_name("FILE");
-  auto* key = app->add_option("--tls-key", tls.key_file, "its key")->type_name("FILE")->needs(cert);
-  auto* ca = app->add_option("--tls-ca", tls.ca_file, "the CA of the other nodes' certificates")->type_name("FILE");
-  cert->needs(key)->needs(ca);
-  ca->needs(cert);
-  app->add_option("--tls-allow", tls.allow,
-                  "a name that the other node's certificate may have, or *.SUFFIX; may be given several times")
-      ->type_name("NAME")
-      ->allow_extra_args(false)
-      ->needs(cert);
-  app->add_flag("--plaintext", tls.plaintext, "no TLS although not on loopback: only on a network that you trust")
-      ->excludes(cert);
-}
-
-int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node) {
-  if (node.tls.enabled()) {
-    if (const auto tls = TlsContext::Load(node.tls); !tls.ok()) return Fail(command, tls.status());
-  }
-  if (!engine.IsToy() && !std::ifstream(engine.model))
-    return Fail(command, IoError("can't read the model " + engine.model));
-  std::printf("the configuration of lynx %s is fine\n", command.c_str());
-  return kExitOk;
 }
 
 void EngineFlags::AddWeightsTo(CLI::App* app) {
@@ -183,18 +143,16 @@ Result<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, EngineUse u
 }
 
 void AnswerFlags::AddTo(CLI::App* app) {
-  const auto number = [app](const char* name, auto& value, const char* meaning, double low, double high) {
-    app->add_option(name, value, meaning)->capture_default_str()->type_name("N")->check(Between(low, high));
-  };
-  number("--max-tokens", max_tokens, "tokens of the answer at most", 1, 1 << 22);
-  number("--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);
+  AddNumber(app, "--max-tokens", max_tokens, "tokens of the answer at most", 1, 1 << 22);
+  AddNumber(app, "--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);
   app->add_option("--stop", stop, "end the answer before this text; may be given several times")
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  number("--temperature", sampling.temperature, "0 is greedy", 0, 100);
-  number("--top-k", sampling.top_k, "keep the k likeliest tokens; 0: all", 0, 1 << 30);
-  number("--top-p", sampling.top_p, "keep the likeliest tokens up to this probability; 1: all", 0, 1);
-  number("--min-p", sampling.min_p, "keep tokens at least this likely, relative to the likeliest; 0: all", 0, 1);
+  AddNumber(app, "--temperature", sampling.temperature, "0 is greedy", 0, 100);
+  AddNumber(app, "--top-k", sampling.top_k, "keep the k likeliest tokens; 0: all", 0, 1 << 30);
+  AddNumber(app, "--top-p", sampling.top_p, "keep the likeliest tokens up to this probability; 1: all", 0, 1);
+  AddNumber(app, "--min-p", sampling.min_p, "keep tokens at least this likely, relative to the likeliest; 0: all", 0,
+            1);
   app->add_option("--seed", sampling.seed, "of the sampling noise")->capture_default_str()->type_name("N");
   app->add_option("--method", method,
                   "coupled: the same tokens as without drafts; rejection: the same distribution (paper, eq. 10 and 11)")
@@ -244,6 +202,10 @@ Result<std::string> ReadFile(const std::string& path) {
   if (from.bad() || (path != "-" && !file.is_open()))
     return IoError("can't read " + path + ": " + std::strerror(errno));
   return text;
+}
+
+void AddProfile(CLI::App* app, std::string* path) {
+  app->add_option("--profile", *path, "what `lynx calibrate` wrote: better anchors of codec lynx")->type_name("FILE");
 }
 
 Result<std::optional<Profile>> ReadProfile(const std::string& path) {
@@ -298,6 +260,11 @@ Status WriteFile(const std::string& path, const std::string& text) {
   file.close();
   if (!file) return IoError("can't write " + path + ": " + std::strerror(errno));
   return Ok();
+}
+
+Status WriteJson(const std::string& path, const nlohmann::json& json) {
+  if (path.empty()) return Ok();
+  return WriteFile(path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view document, std::string_view question,

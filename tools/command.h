@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lynx/codec.h"
 #include "lynx/engine.h"
 #include "lynx/result.h"
 #include "lynx/sampling.h"
-#include "net/tls.h"
 
 namespace lynx {
 
@@ -36,6 +36,10 @@ void Say(std::string_view line);
 
 // Prints "lynx COMMAND: message" on standard error and returns the exit code that fits.
 int Fail(const std::string& command, const Status& status);
+// Likewise, if the command has failed.
+inline int ExitCode(const std::string& command, const Status& status) {
+  return status.ok() ? kExitOk : Fail(command, status);
+}
 
 // --model and what belongs to it.
 struct EngineFlags {
@@ -50,20 +54,6 @@ struct EngineFlags {
   void AddWeightsTo(CLI::App* app);
   bool IsToy() const { return model == "toy" || model.starts_with("toy:"); }
 };
-
-// What prefill and decode nodes share.
-struct NodeFlags {
-  std::string congestion_control = "cubic";
-  int codec_threads = 1;
-  TlsOptions tls;
-  bool check_config = false;
-
-  void AddTo(CLI::App* app);
-};
-
-// The end of --check-config, once all else has been read: the certificates, and whether the model's file is there. Says
-// that all is fine or what is not. The exit code.
-int EndCheck(const std::string& command, const EngineFlags& engine, const NodeFlags& node);
 
 enum class EngineUse { kPrefill, kDecode };
 // Opens the engine with room for `sequences` of them; shows progress on a terminal. F16 weights are made once and kept
@@ -84,6 +74,12 @@ struct AnswerFlags {
 
 // A number from low to high.
 CLI::Validator Between(double low, double high);
+// An option that is one; its help shows the default.
+template <typename T>
+CLI::Option* AddNumber(CLI::App* app, const char* name, T& value, const char* meaning, double low, double high,
+                       const char* unit = "N") {
+  return app->add_option(name, value, meaning)->capture_default_str()->type_name(unit)->check(Between(low, high));
+}
 
 // For logs and terminals, whatever a peer or a model file put into it: one line, no control characters.
 std::string OneLine(std::string_view text);
@@ -94,7 +90,11 @@ Result<std::string> ReadFile(const std::string& path);
 // result would be lost.
 Status CheckWritable(const std::string& path);
 Status WriteFile(const std::string& path, const std::string& text);
+// Indented; nothing without a path.
+Status WriteJson(const std::string& path, const nlohmann::json& json);
 
+// --profile.
+void AddProfile(CLI::App* app, std::string* path);
 // What `lynx calibrate` wrote, whole; nothing for an empty path. Whether it fits a model is for MakeCodec to say.
 Result<std::optional<Profile>> ReadProfile(const std::string& path);
 
@@ -104,8 +104,7 @@ Result<std::vector<Token>> BuildPrompt(const Engine& engine, std::string_view do
                                        bool raw, int prompt_tokens);
 
 // The codecs of arguments like "a:x=1,y=2,b", which must stay two codecs although a comma separates them: a piece with
-// a
-// '=' and without a ':' before it belongs to the codec before it. kInvalid when there is none.
+// a '=' and without a ':' before it belongs to the codec before it. kInvalid when there is none.
 Result<std::vector<std::string>> SplitCodecs(const std::vector<std::string>& arguments);
 
 // What is wrong with a codec and its parameters, whatever the model; nothing with "auto". kUnsupported for a baseline,

@@ -128,8 +128,8 @@ and will check it when the sky clears.
 fox at site 27 was a young lynx, a female that nobody has seen before. Petra has named her Sedge.
 )";
 
-// Worded so that a 135M model's greedy answer to 2,048 prompt tokens goes somewhere: asked for a summary, it repeats one
-// sentence for ever. The answer is close to a copy, so its drafts are accepted more often than those of free text.
+// Worded so that a 135M model's greedy answer to 2,048 prompt tokens goes somewhere: asked for a summary, it repeats
+// one sentence for ever. The answer is close to a copy, so its drafts are accepted more often than those of free text.
 constexpr std::string_view kQuestion = "Copy the first two sentences of each section of the handbook.";
 
 }  // namespace

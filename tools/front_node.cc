@@ -37,32 +37,6 @@ class NodeAnswerer final : public Answerer {
   DecodeNode* const node_;
 };
 
-Status Serve(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
-  if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
-  DecodeOptions decode;
-  decode.tcp.congestion_control = flags.node.congestion_control;
-  decode.codec_threads = flags.node.codec_threads;
-  decode.tls = flags.node.tls;
-  decode.max_running = flags.requests;
-  decode.max_waiting = flags.waiting;
-  decode.keep_bytes = std::uint64_t(flags.keep_mib) << 20;
-  decode.prefill = prefill;
-  decode.prefill.log = Say;
-  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
-  const Status status = node->AwaitPrefill(kAwaitNs);
-  if (!status.ok() && status.code() != ErrorCode::kIo) return status;
-  NodeAnswerer answerer(engine, node.get());
-  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Front> front, Front::Start(&answerer, std::move(options)));
-  std::printf("listening on http://%s\n", front->address().c_str());
-  std::fflush(stdout);
-  Say("model " + engine->info().model + ", " + std::to_string(engine->info().max_tokens) + " tokens of context, " +
-      std::to_string(flags.requests) + " requests at a time; Ctrl-C stops");
-  while (!StopFlag()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  Say("stopping: requests under way get " + std::to_string(int(flags.drain_s)) + " s; Ctrl-C again ends at once");
-  front->Drain(TimeNs(flags.drain_s * double(kSecondNs)));
-  return Ok();
-}
-
 }  // namespace
 
 const char* const kFrontHelp =
@@ -78,31 +52,27 @@ const char* const kFrontHelp =
     "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong use, 130 stopped by a second Ctrl-C.";
 
 void FrontFlags::AddTo(CLI::App* app) {
-  const auto number = [app](const char* name, auto& value, const char* meaning, const char* type, double low,
-                            double high) {
-    app->add_option(name, value, meaning)->capture_default_str()->type_name(type)->check(Between(low, high));
-  };
   app->add_option("--http", http, "address for clients; port 0 takes a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   app->add_option("--api-keys", api_keys, "SHA-256 hashes of the keys that clients must have, one per line")
       ->type_name("FILE");
   app->add_flag("--no-auth", no_auth, "answer other machines although there are no keys");
-  number("--requests", requests, "requests that share the engine; each takes cache memory for --context tokens", "N", 1,
-         256);
-  number("--waiting", waiting, "requests that may wait behind them; more are told to come later", "N", 1, 10000);
-  number("--keep-mb", keep_mib,
-         "memory for finished conversations: of a prompt that goes on with one only the rest travels; its answer is "
-         "exact for the cache that went on, not bit for bit that of one sent anew",
-         "MIB", 0, 1 << 20);
-  number("--connections", connections, "connections of clients at most", "N", 1, 10000);
-  number("--max-body", max_body_mib, "length of a request at most", "MIB", 1, 1024);
-  number("--drain", drain_s, "when stopping: time for requests under way", "S", 0, 86400);
+  AddNumber(app, "--requests", requests, "requests that share the engine; each takes cache memory for --context tokens",
+            1, 256);
+  AddNumber(app, "--waiting", waiting, "requests that may wait behind them; more are told to come later", 1, 10000);
+  AddNumber(app, "--keep-mb", keep_mib,
+            "memory for finished conversations: of a prompt that goes on with one only the rest travels; its answer is "
+            "exact for the cache that went on, not bit for bit that of one sent anew",
+            0, 1 << 20, "MIB");
+  AddNumber(app, "--connections", connections, "connections of clients at most", 1, 10000);
+  AddNumber(app, "--max-body", max_body_mib, "length of a request at most", 1, 1024, "MIB");
+  AddNumber(app, "--drain", drain_s, "when stopping: time for requests under way", 0, 86400, "S");
   app->add_option("--codec", codec,
                   ListOf(CodecNames()) + ", or auto: by the rate of the link; parameters as name:key=value")
       ->capture_default_str()
       ->type_name("CODEC");
-  number("--max-drafts", max_drafts, "drafts at most; 0 never drafts", "N", 0, 1024);
+  AddNumber(app, "--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);
   node.AddTo(app);
 }
 
@@ -126,11 +96,29 @@ Result<FrontOptions> FrontFlags::Options() const {
   return options;
 }
 
-int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
-             FrontOptions options) {
+Status RunFront(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options) {
   OutliveLogReader();
-  const Status status = Serve(engine, prefill, flags, std::move(options));
-  return status.ok() ? kExitOk : Fail(command, status);
+  if (flags.codec != "auto") LYNX_RETURN_IF_ERROR(MakeCodec(flags.codec, engine->info().shape).status());
+  DecodeOptions decode;
+  flags.node.Set(&decode);
+  decode.max_running = flags.requests;
+  decode.max_waiting = flags.waiting;
+  decode.keep_bytes = std::uint64_t(flags.keep_mib) << 20;
+  decode.prefill = prefill;
+  decode.prefill.log = Say;
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<DecodeNode> node, DecodeNode::Start(engine, decode));
+  const Status status = node->AwaitPrefill(kAwaitNs);
+  if (!status.ok() && status.code() != ErrorCode::kIo) return status;
+  NodeAnswerer answerer(engine, node.get());
+  LYNX_ASSIGN_OR_RETURN(const std::unique_ptr<Front> front, Front::Start(&answerer, std::move(options)));
+  std::printf("listening on http://%s\n", front->address().c_str());
+  std::fflush(stdout);
+  Say("model " + engine->info().model + ", " + std::to_string(engine->info().max_tokens) + " tokens of context, " +
+      std::to_string(flags.requests) + " requests at a time; Ctrl-C stops");
+  while (!StopFlag()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Say("stopping: requests under way get " + std::to_string(int(flags.drain_s)) + " s; Ctrl-C again ends at once");
+  front->Drain(TimeNs(flags.drain_s * double(kSecondNs)));
+  return Ok();
 }
 
 }  // namespace lynx

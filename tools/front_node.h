@@ -8,6 +8,7 @@
 #include "command.h"
 #include "front/front.h"
 #include "lynx/engine.h"
+#include "node_flags.h"
 #include "serve/prefill_pool.h"
 
 namespace lynx {
@@ -35,8 +36,7 @@ struct FrontFlags {
 extern const char* const kFrontHelp;
 
 // Answers over HTTP until the process is told to stop, with caches from prefill nodes. Prints
-// "listening on http://HOST:PORT". Returns the exit code.
-int RunFront(const std::string& command, Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags,
-             FrontOptions options);
+// "listening on http://HOST:PORT".
+Status RunFront(Engine* engine, const PrefillPoolOptions& prefill, const FrontFlags& flags, FrontOptions options);
 
 }  // namespace lynx

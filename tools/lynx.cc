@@ -9,6 +9,7 @@
 #include <iostream>
 #include <string>
 
+#include "codec/codec_spec.h"
 #include "command.h"
 #include "lynx/version.h"
 
@@ -26,7 +27,10 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
     if (word.starts_with("-")) return "there is no option " + word;
     return has_command ? "\"" + word + "\" belongs to no option" : "there is no command \"" + word + "\"";
   }
-  return has_command ? error.what() : "give a command: demo, serve, prefill, decode, generate, link or eval";
+  if (has_command) return error.what();
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  return "give a command: " + lynx::ListOf(commands);
 }
 
 int WrongUse(const CLI::App& app, const CLI::ParseError& error) {

@@ -18,7 +18,7 @@ std::string AnswerStream::Next(const AnswerRun::State& state) {
 std::string AnswerStream::End(const Result<GenerateResult>& result) const {
   if (!result.ok()) return ErrorEvent(HttpStatusOf(result.status().code()), result.status().message());
   std::string events = FinishChunk(head_, result->reason);
-  if (options_.include_usage) events += UsageChunk(head_, options_.prompt_tokens, *result, options_.drafts);
+  if (options_.include_usage) events += UsageChunk(head_, *result, options_.drafts);
   return events + StreamDone();
 }
 

@@ -14,7 +14,6 @@ class AnswerStream {
   struct Options {
     bool include_usage = false;
     bool drafts = false;
-    int prompt_tokens = 0;
   };
   // `engine` gives the text of drafts.
   AnswerStream(const Engine* engine, ReplyHead head, const Options& options)

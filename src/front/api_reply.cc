@@ -102,14 +102,14 @@ Json Error(int status, std::string_view message, std::string_view param, std::st
            {{"message", message}, {"type", ErrorType(status)}, {"param", or_null(param)}, {"code", or_null(code)}}}};
 }
 
-}  // namespace
-
 std::string_view FinishWord(FinishReason reason) {
   const bool stop = reason == FinishReason::kEndOfText || reason == FinishReason::kStopped;
   return stop ? "stop" : "length";
 }
 
-std::string AnswerJson(const ReplyHead& head, int prompt_tokens, const GenerateResult& result) {
+}  // namespace
+
+std::string AnswerJson(const ReplyHead& head, const GenerateResult& result) {
   Json json = Head(head, "chat.completion");
   Json choice = {{"index", 0}};
   if (head.kind == ApiKind::kChat) {
@@ -120,7 +120,7 @@ std::string AnswerJson(const ReplyHead& head, int prompt_tokens, const GenerateR
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = FinishWord(result.reason);
   json["choices"] = Json::array({std::move(choice)});
-  json["usage"] = Usage(prompt_tokens, result, false);
+  json["usage"] = Usage(head.prompt_tokens, result, false);
   return Dump(json);
 }
 
@@ -136,10 +136,10 @@ std::string FinishChunk(const ReplyHead& head, FinishReason reason) {
   return ChoiceChunk(head, head.kind == ApiKind::kChat ? Json::object() : Json(""), FinishWord(reason));
 }
 
-std::string UsageChunk(const ReplyHead& head, int prompt_tokens, const GenerateResult& result, bool timeline) {
+std::string UsageChunk(const ReplyHead& head, const GenerateResult& result, bool timeline) {
   Json json = ChunkHead(head);
   json["choices"] = Json::array();
-  json["usage"] = Usage(prompt_tokens, result, timeline);
+  json["usage"] = Usage(head.prompt_tokens, result, timeline);
   return Event(json);
 }
 

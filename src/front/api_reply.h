@@ -16,20 +16,18 @@ struct ReplyHead {
   std::string id;
   std::int64_t created = 0;  // seconds since 1970
   std::string model;
+  int prompt_tokens = 0;
 };
 
-// "stop" or "length".
-std::string_view FinishWord(FinishReason reason);
-
 // The whole answer in one piece.
-std::string AnswerJson(const ReplyHead& head, int prompt_tokens, const GenerateResult& result);
+std::string AnswerJson(const ReplyHead& head, const GenerateResult& result);
 
 // Pieces of a stream, as server-sent events. The JSON of all but StreamDone has the shape of an OpenAI chunk.
 std::string RoleChunk(const ReplyHead& head);  // a chat begins with it
 std::string TextChunk(const ReplyHead& head, std::string_view text);
 std::string FinishChunk(const ReplyHead& head, FinishReason reason);
 // `timeline`: with what happened when.
-std::string UsageChunk(const ReplyHead& head, int prompt_tokens, const GenerateResult& result, bool timeline);
+std::string UsageChunk(const ReplyHead& head, const GenerateResult& result, bool timeline);
 // Tokens [position, position + count) are drafts now, are committed now, or (all from `position` on, count is how many)
 // have been taken back. `text` is theirs; committed text is what TextChunk shows too. Has no choices, so that clients
 // that don't know it pass over it.

@@ -40,10 +40,13 @@ Status CheckShape(std::string_view text, std::size_t max_values) {
   return Ok();
 }
 
-// The fields of an object. The first that is wrong is remembered; null is the same as absent.
+// The fields of an object. The first that is wrong sets *param and *status; null is the same as absent.
 class Fields {
  public:
-  Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+  Fields(const Json& object, std::string prefix, std::string* param, Status* status)
+      : object_(object), prefix_(std::move(prefix)), param_(param), status_(status) {}
+  // The fields of an object in this one.
+  Fields Inner(const std::string& name) const { return {object_[name], prefix_ + name + ".", param_, status_}; }
 
   const Json* Find(const char* name) const {
     const auto found = object_.find(name);
@@ -51,9 +54,9 @@ class Fields {
   }
 
   void Fail(const std::string& name, const std::string& message) {
-    if (!status_.ok()) return;
-    param_ = prefix_ + name;
-    status_ = Invalid("\"" + param_ + "\" " + message);
+    if (!status_->ok()) return;
+    *param_ = prefix_ + name;
+    *status_ = Invalid("\"" + *param_ + "\" " + message);
   }
 
   void Bool(const char* name, bool* to) {
@@ -93,14 +96,13 @@ class Fields {
     *to = float(number);
   }
 
-  const Status& status() const { return status_; }
-  const std::string& param() const { return param_; }
+  bool ok() const { return status_->ok(); }
 
  private:
   const Json& object_;
   const std::string prefix_;
-  Status status_;
-  std::string param_;
+  std::string* const param_;
+  Status* const status_;
 };
 
 bool IsTokens(const Json& value) {
@@ -191,7 +193,7 @@ void ReadSampling(Fields* fields, ApiRequest* request) {
     request->has_seed = true;
     sampling->seed = seed->is_number_unsigned() ? seed->get<std::uint64_t>() : std::uint64_t(seed->get<std::int64_t>());
   }
-  if (!fields->status().ok()) return;
+  if (!fields->ok()) return;
   const Status status = CheckSampling(*sampling);
   if (!status.ok()) fields->Fail("top_p", "can't be used: " + status.message());
 }
@@ -230,18 +232,15 @@ void ReadStreaming(Fields* fields, ApiRequest* request) {
   if (options == nullptr) return;
   if (!options->is_object()) return fields->Fail("stream_options", "must be an object");
   if (!request->stream) return fields->Fail("stream_options", "needs \"stream\": true");
-  Fields inner(*options, "stream_options.");
-  inner.Bool("include_usage", &request->include_usage);
-  if (!inner.status().ok()) fields->Fail("stream_options", "has an include_usage that is not true or false");
+  fields->Inner("stream_options").Bool("include_usage", &request->include_usage);
 }
 
 // Our own: nothing unknown is ignored here.
-Status ReadLynx(const Fields& fields, ApiRequest* request, std::string* param) {
-  const Json* object = fields.Find("lynx");
-  if (object == nullptr) return Ok();
-  *param = "lynx";
-  if (!object->is_object()) return Invalid("\"lynx\" must be an object");
-  Fields inner(*object, "lynx.");
+void ReadLynx(Fields* fields, ApiRequest* request) {
+  const Json* object = fields->Find("lynx");
+  if (object == nullptr) return;
+  if (!object->is_object()) return fields->Fail("lynx", "must be an object");
+  Fields inner = fields->Inner("lynx");
   for (const auto& item : object->items()) {
     const std::string& key = item.key();
     if (key != "drafts" && key != "codec" && key != "max_drafts") {
@@ -252,8 +251,6 @@ Status ReadLynx(const Fields& fields, ApiRequest* request, std::string* param) {
   inner.Integer("max_drafts", 0, kMaxDrafts, &request->max_drafts);
   if (inner.Find("codec") != nullptr) inner.String("codec", kMaxNameBytes, &request->codec.emplace());
   if (request->drafts && !request->stream) inner.Fail("drafts", "needs \"stream\": true");
-  *param = inner.param();
-  return inner.status();
 }
 
 }  // namespace
@@ -266,7 +263,8 @@ Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, int cont
   if (!json.is_object()) return Invalid("the body must be a JSON object");
   ApiRequest request;
   request.kind = kind;
-  Fields fields(json, "");
+  Status status;
+  Fields fields(json, "", param, &status);
   fields.String("model", kMaxNameBytes, &request.model);
   kind == ApiKind::kChat ? ReadMessages(&fields, &request.prompt) : ReadPrompt(&fields, &request.prompt);
   ReadMaxTokens(&fields, &request);
@@ -274,9 +272,8 @@ Result<ApiRequest> ParseApiRequest(ApiKind kind, std::string_view body, int cont
   ReadStop(&fields, &request.stop);
   ReadStreaming(&fields, &request);
   RefuseUnserved(&fields);
-  *param = fields.param();
-  LYNX_RETURN_IF_ERROR(fields.status());
-  LYNX_RETURN_IF_ERROR(ReadLynx(fields, &request, param));
+  ReadLynx(&fields, &request);
+  LYNX_RETURN_IF_ERROR(status);
   return request;
 }
 

@@ -143,7 +143,8 @@ TEST(ApiRequest, RefusesWrongChats) {
                  {messages + R"("tools": [{}]})", "tools", "not supported"},
                  {messages + R"("tool_choice": "required"})", "tool_choice", "not supported"},
                  {messages + R"("response_format": {"type": "json_object"}})", "response_format", "not supported"},
-                 {messages + R"("stream": true, "stream_options": {"include_usage": 1}})", "stream_options", "usage"}});
+                 {messages + R"("stream": true, "stream_options": {"include_usage": 1}})",
+                  "stream_options.include_usage", "true or false"}});
 }
 
 TEST(ApiRequest, BelievesNeitherDepthNorWidth) {

@@ -186,9 +186,7 @@ class Front::Impl {
     Impl* const impl;
     const HttpRequest* const http;
     ReplyHead head;
-    int prompt_tokens = 0;
-    bool include_usage = false;
-    bool drafts = false;
+    AnswerStream::Options streamed;
     std::unique_ptr<AnswerRun> run;
     AnswerRun::State state;  // the newest
   };
@@ -223,10 +221,8 @@ class Front::Impl {
       return ErrorResponse(400, request.status().message(), kind == ApiKind::kChat ? "messages" : "prompt",
                            too_long ? "context_length_exceeded" : "");
     }
-    exchange->head = {kind, NewId(kind), UnixTime(), model()};
-    exchange->prompt_tokens = int(request->prompt.size());
-    exchange->include_usage = api->include_usage;
-    exchange->drafts = api->drafts;
+    exchange->head = {kind, NewId(kind), UnixTime(), model(), int(request->prompt.size())};
+    exchange->streamed = {api->include_usage, api->drafts};
     exchange->run = std::make_unique<AnswerRun>(answerer_, std::move(request).value());
     return api->stream ? Stream(exchange) : Whole(exchange.get());
   }
@@ -292,7 +288,7 @@ class Front::Impl {
     if (!result.ok()) return FailedResponse(exchange, result.status());
     Finish(exchange, true);
     HttpResponse response;
-    response.body = AnswerJson(exchange->head, exchange->prompt_tokens, *result) + "\n";
+    response.body = AnswerJson(exchange->head, *result) + "\n";
     return response;
   }
 
@@ -313,8 +309,7 @@ class Front::Impl {
   }
 
   void SendEvents(Exchange* exchange, const HttpSend& send) {
-    AnswerStream stream(&answerer_->engine(), exchange->head,
-                        {exchange->include_usage, exchange->drafts, exchange->prompt_tokens});
+    AnswerStream stream(&answerer_->engine(), exchange->head, exchange->streamed);
     bool there = send(stream.Begin());
     for (;;) {
       const std::string events = stream.Next(exchange->state);
@@ -339,7 +334,7 @@ class Front::Impl {
     metrics_.CountRequest(done ? Outcome::kDone : Outcome::kFailed);
     if (!done) return Log(exchange, "failed");
     const GenerateResult& result = *exchange->run->result();
-    metrics_.CountAnswer(exchange->prompt_tokens, result);
+    metrics_.CountAnswer(exchange->head.prompt_tokens, result);
     char times[96];
     std::snprintf(times, sizeof times, ", first token %.3f s, last %.3f s", result.ttft_s,
                   result.commit_s.empty() ? 0.0 : result.commit_s.back());
@@ -361,7 +356,7 @@ class Front::Impl {
 
   void Log(const Exchange* exchange, const std::string& what) {
     if (!options_.log) return;
-    options_.log(exchange->head.id + ": prompt " + std::to_string(exchange->prompt_tokens) + " tokens; " + what);
+    options_.log(exchange->head.id + ": prompt " + std::to_string(exchange->head.prompt_tokens) + " tokens; " + what);
   }
 
   // --- small things ---

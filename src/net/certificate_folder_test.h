@@ -1,7 +1,6 @@
 // Certificates of a CA of their own in a temporary folder.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>

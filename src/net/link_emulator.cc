@@ -60,12 +60,10 @@ struct Pair {
 class LinkEmulator::Impl {
  public:
   explicit Impl(const LinkOptions& options) : options_(options) {
-    if (options_.buffer_bytes == 0) {
-      options_.buffer_bytes = std::max<std::size_t>(64 << 10, std::size_t(options_.bits_per_second / 8 * 0.004));
-    }
+    const auto buffer = std::max<std::size_t>(64 << 10, std::size_t(options_.bits_per_second / 8 * 0.004));
     // What travels during the delay is beyond the bottleneck, but is kept in the same place.
     const double kept_rate = options_.bits_per_second > 0 ? options_.bits_per_second : kMaxBitRate;
-    capacity_ = options_.buffer_bytes + std::size_t(kept_rate / 8 * double(options_.delay) / double(kSecondNs));
+    capacity_ = buffer + std::size_t(kept_rate / 8 * double(options_.delay) / double(kSecondNs));
     tcp_.receive_buffer_bytes = options_.bits_per_second > 0 ? kSocketBufferBytes : 0;
   }
   ~Impl() {
@@ -184,7 +182,7 @@ class LinkEmulator::Impl {
     flow.pieces.push_back({bottleneck.free_at + options_.delay, std::move(bytes), 0});
   }
 
-  LinkOptions options_;
+  const LinkOptions options_;
   std::size_t capacity_ = 0;
   TcpOptions tcp_;
   Fd listener_;

@@ -1,6 +1,6 @@
 // A link of a given rate and delay between two TCP endpoints: a proxy with a thread of its own. Both directions have
-// the rate; all connections share it. The sender's socket queue, its congestion control and its low water stay real,
-// which is why this is a proxy and not a sleep inside the sender.
+// the rate and a buffer of 64 KiB, or 4 ms at the rate; all connections share them. The sender's socket queue, its
+// congestion control and its low water stay real, which is why this is a proxy and not a sleep inside the sender.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,9 @@ namespace lynx {
 
 struct LinkOptions {
   std::string listen = "127.0.0.1:0";
-  std::string to;                // where connections are passed on
-  double bits_per_second = 0;    // 0: unlimited
-  TimeNs delay = 0;              // one way
-  std::size_t buffer_bytes = 0;  // of the bottleneck, per direction; 0: max(64 KiB, 4 ms at the rate)
+  std::string to;              // where connections are passed on
+  double bits_per_second = 0;  // 0: unlimited
+  TimeNs delay = 0;            // one way
 };
 
 class LinkEmulator {

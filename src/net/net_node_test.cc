@@ -28,12 +28,9 @@ using ::testing::HasSubstr;
 struct Pair {
   explicit Pair(int pages = 4, std::size_t page_bytes = 50'000)
       : prefill(Options(NodeRole::kPrefill), pages, page_bytes), decode(Options(NodeRole::kDecode)) {
-    peer = decode.net->Connect(prefill.net->listen_address(), kSecondNs).value();
+    peer = decode.Connect(prefill).value();
     EXPECT_TRUE(decode.Wait([this] { return decode.up == 1; }));
     EXPECT_TRUE(prefill.Wait([this] { return prefill.up == 1; }));
-  }
-  void SendRequest() {
-    decode.net->Call([this](TransferNode& node, TimeNs now) { EXPECT_TRUE(node.Request(peer, Request(), now).ok()); });
   }
   Node prefill, decode;
   PeerId peer = 0;
@@ -49,7 +46,7 @@ double ProcessCpuSeconds() {
 TEST(NetNode, Transfers) {
   Pair pair(40, 100'000);
   for (int i = 1; i <= 3; ++i) {
-    pair.SendRequest();
+    pair.decode.SendRequest(pair.peer);
     ASSERT_TRUE(pair.decode.Wait([&] { return pair.decode.finished == i; }));
     ASSERT_TRUE(pair.prefill.Wait([&] { return pair.prefill.finished == i; }));
     EXPECT_TRUE(pair.decode.last_finish.ok()) << pair.decode.last_finish.ToString();
@@ -141,7 +138,7 @@ TEST(NetNode, PeerKilled) {
   const std::size_t before = OpenDescriptors();
   {
     Pair pair(40, 100'000);
-    pair.SendRequest();
+    pair.decode.SendRequest(pair.peer);
     pair.prefill.net.reset();
     ASSERT_TRUE(pair.decode.Wait([&] { return pair.decode.down == 1; }));
     EXPECT_EQ(pair.decode.last_down.code(), ErrorCode::kIo);
@@ -160,7 +157,7 @@ TEST(NetNode, MismatchIsToldToBoth) {
   NetOptions other = Options(NodeRole::kDecode);
   other.node.layout[0].value = "other";
   Node decode(other);
-  ASSERT_TRUE(decode.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  ASSERT_TRUE(decode.Connect(prefill).ok());
   ASSERT_TRUE(decode.Wait([&] { return decode.down == 1; }));
   ASSERT_TRUE(prefill.Wait([&] { return prefill.down == 1; }));
   EXPECT_THAT(decode.last_down.message(), HasSubstr("model differs"));
@@ -173,11 +170,7 @@ TEST(NetNode, NotLynx) {
   const std::string text = "GET / HTTP/1.1\r\nHost: somewhere.in.the.network\r\n\r\n";
   ASSERT_TRUE(WriteSome(stranger, std::as_bytes(std::span(text))).ok());
   ASSERT_TRUE(prefill.Wait([&] { return prefill.down == 1; }));
-  std::vector<std::byte> buffer(1 << 16);
-  pollfd polled{stranger.get(), POLLIN, 0};
-  Status status;
-  while (status.ok() && poll(&polled, 1, 5000) > 0) status = ReadSome(stranger, buffer).status();
-  EXPECT_EQ(status.code(), ErrorCode::kIo) << "the connection is not closed";
+  EXPECT_EQ(ReadToTheEnd(stranger).code(), ErrorCode::kIo) << "the connection is not closed";
 }
 
 TEST(NetNode, PortTakenAndNobodyThere) {
@@ -207,8 +200,7 @@ TEST(NetNode, PeerThatStopsReadingIsClosed) {
     std::vector<std::byte> out;
     decode.Output(peer, 1 << 16, MonotonicNow(), &out);
     ASSERT_EQ(WriteSome(socket, out).value(), out.size());
-    pollfd polled{socket.get(), POLLIN, 0};
-    ASSERT_GT(poll(&polled, 1, 5000), 0);
+    ASSERT_TRUE(WaitReadable(socket, 5 * kSecondNs));
     const std::size_t count = ReadSome(socket, buffer).value();
     decode.Feed(peer, std::span(buffer).first(count), MonotonicNow());
     while (const auto event = decode.Poll()) {
@@ -261,7 +253,7 @@ TEST(NetNode, AcceptStormWithoutDescriptors) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 
   Node decode(Options(NodeRole::kDecode));
-  ASSERT_TRUE(decode.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  ASSERT_TRUE(decode.Connect(prefill).ok());
   EXPECT_TRUE(decode.Wait([&] { return decode.up == 1; })) << "no connection is accepted after the storm";
 }
 
@@ -270,10 +262,9 @@ TEST(NetNode, ManyConnections) {
   std::vector<std::unique_ptr<Node>> nodes;
   for (int i = 0; i < 20; ++i) {
     nodes.push_back(std::make_unique<Node>(Options(NodeRole::kDecode)));
-    const PeerId peer = nodes.back()->net->Connect(prefill.net->listen_address(), kSecondNs).value();
+    const PeerId peer = nodes.back()->Connect(prefill).value();
     ASSERT_TRUE(nodes.back()->Wait([&] { return nodes.back()->up == 1; }));
-    nodes.back()->net->Post(
-        [peer](TransferNode& node, TimeNs now) { EXPECT_TRUE(node.Request(peer, Request(), now).ok()); });
+    nodes.back()->SendRequest(peer);
   }
   for (auto& node : nodes) {
     ASSERT_TRUE(node->Wait([&] { return node->finished == 1; }));

@@ -49,7 +49,7 @@ class NetTls : public ::testing::Test {
   }
   static void RunRequest(Node* decode, PeerId peer) {
     const int before = decode->finished;
-    decode->net->Call([&](TransferNode& node, TimeNs now) { EXPECT_TRUE(node.Request(peer, Request(), now).ok()); });
+    decode->SendRequest(peer);
     EXPECT_TRUE(decode->Wait([&] { return decode->finished == before + 1; }));
     EXPECT_TRUE(decode->last_finish.ok()) << decode->last_finish.ToString();
   }
@@ -67,18 +67,10 @@ class NetTls : public ::testing::Test {
   std::vector<std::string> log_;
 };
 
-Status ReadToTheEnd(const Fd& socket, int patience_ms) {
-  std::vector<std::byte> buffer(1 << 16);
-  Status status;
-  pollfd polled{socket.get(), POLLIN, 0};
-  while (status.ok() && poll(&polled, 1, patience_ms) > 0) status = ReadSome(socket, buffer).status();
-  return status;
-}
-
 TEST_F(NetTls, Transfers) {
   Node prefill(Prefill(prefill_), 40, 100'000);
   Node decode(Decode(decode_));
-  const PeerId peer = decode.net->Connect(prefill.net->listen_address(), kSecondNs).value();
+  const PeerId peer = decode.Connect(prefill).value();
   ASSERT_TRUE(decode.Wait([&] { return decode.up == 1; }));
   for (int i = 1; i <= 3; ++i) {
     RunRequest(&decode, peer);
@@ -103,7 +95,7 @@ TEST_F(NetTls, BadCertificatesDoNotGetIn) {
     bad[i].allow = {"prefill"};
     bad[i].ca_file = decode_.ca_file;
     Node decode(Decode(bad[i]));
-    ASSERT_TRUE(decode.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+    ASSERT_TRUE(decode.Connect(prefill).ok());
     ASSERT_TRUE(decode.Wait([&] { return decode.down == 1; }));
     EXPECT_THAT(decode.last_down.message(), HasSubstr("the peer refuses this node's certificate"));
     EXPECT_EQ(decode.up, 0);
@@ -121,9 +113,9 @@ TEST_F(NetTls, BadCertificatesAreNotConnectedTo) {
   stranger.ca_file = prefill_.ca_file;
   Node prefill(Prefill(stranger)), someone(Prefill(folder_.Make("someone")));
   Node decode(Decode(decode_));
-  const Status wrong_ca = decode.net->Connect(prefill.net->listen_address(), kSecondNs).status();
+  const Status wrong_ca = decode.Connect(prefill).status();
   EXPECT_THAT(wrong_ca.message(), HasSubstr(prefill.net->listen_address() + ": the peer's certificate is refused"));
-  const Status wrong_name = decode.net->Connect(someone.net->listen_address(), kSecondNs).status();
+  const Status wrong_name = decode.Connect(someone).status();
   EXPECT_THAT(wrong_name.message(), HasSubstr("it is for someone"));
   EXPECT_EQ(decode.up + decode.down, 0);
   EXPECT_TRUE(Logged("the peer refuses this node's certificate (unknown CA)"));
@@ -135,9 +127,8 @@ TEST_F(NetTls, HostIsChecked) {
   by_host.allow.clear();
   Node here(Prefill(folder_.Make("127.0.0.1"))), elsewhere(Prefill(folder_.Make("10.0.0.1")));
   Node decode(Decode(by_host));
-  EXPECT_TRUE(decode.net->Connect(here.net->listen_address(), kSecondNs).ok());
-  EXPECT_THAT(decode.net->Connect(elsewhere.net->listen_address(), kSecondNs).status().message(),
-              HasSubstr("it is for 10.0.0.1, not for 127.0.0.1"));
+  EXPECT_TRUE(decode.Connect(here).ok());
+  EXPECT_THAT(decode.Connect(elsewhere).status().message(), HasSubstr("it is for 10.0.0.1, not for 127.0.0.1"));
 }
 
 // B14: plaintext to a TLS port, a Lynx node and another one.
@@ -146,16 +137,15 @@ TEST_F(NetTls, PlaintextIsClosed) {
   // More than is read at once: what explains the end must not be lost by a reset.
   const Fd stranger = ConnectTo(prefill.net->listen_address(), kSecondNs, {}).value();
   const std::vector<std::byte> text(4 << 20, std::byte{'G'});
-  pollfd polled{stranger.get(), POLLOUT, 0};
-  for (std::size_t sent = 0; sent < text.size() && poll(&polled, 1, 5000) > 0;) {
+  for (std::size_t sent = 0; sent < text.size() && WaitWritable(stranger, 5 * kSecondNs);) {
     const auto count = WriteSome(stranger, std::span(text).subspan(sent));
     ASSERT_TRUE(count.ok()) << count.status().ToString();
     sent += *count;
   }
-  EXPECT_THAT(ReadToTheEnd(stranger, 5000).message(), HasSubstr("closed by the peer"));
+  EXPECT_THAT(ReadToTheEnd(stranger).message(), HasSubstr("closed by the peer"));
   EXPECT_TRUE(Logged("does not speak TLS"));
   Node decode(Options(NodeRole::kDecode));
-  ASSERT_TRUE(decode.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  ASSERT_TRUE(decode.Connect(prefill).ok());
   EXPECT_TRUE(decode.Wait([&] { return decode.down == 1; }));
   ExpectUntouched(&prefill);
 }
@@ -163,8 +153,7 @@ TEST_F(NetTls, PlaintextIsClosed) {
 TEST_F(NetTls, TlsToAPlaintextPort) {
   Node prefill(Options(NodeRole::kPrefill));
   Node decode(Decode(decode_));
-  EXPECT_THAT(decode.net->Connect(prefill.net->listen_address(), kSecondNs).status().message(),
-              HasSubstr("does not speak TLS"));
+  EXPECT_THAT(decode.Connect(prefill).status().message(), HasSubstr("does not speak TLS"));
 }
 
 // B14: silent, slow, and one that leaves.
@@ -183,7 +172,7 @@ TEST_F(NetTls, StalledHandshakeIsClosed) {
     poll(nullptr, 0, 20);
   }
   EXPECT_FALSE(status.ok()) << "who sends a byte now and then stays";
-  EXPECT_FALSE(ReadToTheEnd(silent, 5000).ok());
+  EXPECT_FALSE(ReadToTheEnd(silent).ok());
   const TimeNs took = MonotonicNow() - begin;
   EXPECT_GE(took, options.handshake_timeout);
   EXPECT_LE(took, options.handshake_timeout + 2 * kSecondNs);
@@ -204,7 +193,7 @@ TEST_F(NetTls, ConnectStorm) {
   options.handshake_timeout = 1500 * kMillisecondNs;
   Node prefill(options, 40, 100'000);
   Node decode(Decode(decode_)), late(Decode(decode_));
-  const PeerId peer = decode.net->Connect(prefill.net->listen_address(), kSecondNs).value();
+  const PeerId peer = decode.Connect(prefill).value();
   ASSERT_TRUE(decode.Wait([&] { return decode.up == 1; }));
   std::vector<Fd> storm;
   for (int i = 0; i < 200; ++i) {
@@ -220,7 +209,7 @@ TEST_F(NetTls, ConnectStorm) {
   EXPECT_TRUE(Logged("too many unfinished TLS handshakes"));
   EXPECT_LT(log().size(), 100u) << "the storm fills the log";
   for (int i = 0; i < 1000 && prefill.net->stats().handshakes > 0; ++i) poll(nullptr, 0, 10);
-  EXPECT_TRUE(late.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  EXPECT_TRUE(late.Connect(prefill).ok());
   EXPECT_TRUE(late.Wait([&] { return late.up == 1; }));
 }
 
@@ -232,15 +221,15 @@ TEST_F(NetTls, ConnectionsHaveALimit) {
   std::vector<std::unique_ptr<Node>> nodes;
   for (int i = 0; i < 3; ++i) {
     nodes.push_back(std::make_unique<Node>(Decode(decode_)));
-    ASSERT_TRUE(nodes.back()->net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+    ASSERT_TRUE(nodes.back()->Connect(prefill).ok());
     ASSERT_TRUE(nodes.back()->Wait([&] { return nodes.back()->up == 1; }));
   }
   Node fourth(Decode(decode_));
-  EXPECT_EQ(fourth.net->Connect(prefill.net->listen_address(), kSecondNs).status().code(), ErrorCode::kIo);
+  EXPECT_EQ(fourth.Connect(prefill).status().code(), ErrorCode::kIo);
   EXPECT_TRUE(Logged("too many connections"));
   nodes.pop_back();
   ASSERT_TRUE(prefill.Wait([&] { return prefill.down == 1; }));
-  EXPECT_TRUE(fourth.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  EXPECT_TRUE(fourth.Connect(prefill).ok());
 }
 
 // The next connection uses new files; one that is there goes on.
@@ -287,7 +276,7 @@ TEST_F(NetTls, MismatchIsToldToBoth) {
   NetOptions other = Decode(decode_);
   other.node.layout[0].value = "other";
   Node decode(other);
-  ASSERT_TRUE(decode.net->Connect(prefill.net->listen_address(), kSecondNs).ok());
+  ASSERT_TRUE(decode.Connect(prefill).ok());
   ASSERT_TRUE(decode.Wait([&] { return decode.down == 1; }));
   ASSERT_TRUE(prefill.Wait([&] { return prefill.down == 1; }));
   EXPECT_THAT(decode.last_down.message(), HasSubstr("model differs"));

@@ -1,7 +1,5 @@
 #include "net/plain_copy.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <thread>
 #include <vector>
@@ -13,36 +11,31 @@ namespace lynx {
 namespace {
 
 constexpr std::size_t kCopyBuffer = 64 << 10;
-constexpr int kPatienceMs = 5000;
-
-bool WaitFor(const Fd& socket, short events) {
-  pollfd polled{socket.get(), events, 0};
-  return poll(&polled, 1, kPatienceMs) > 0;
-}
+constexpr TimeNs kPatience = 5 * kSecondNs;
 
 // Accepts one connection and writes `bytes` zeros into it.
 void Serve(const Fd& listener, std::uint64_t bytes) {
-  if (!WaitFor(listener, POLLIN)) return;
+  if (!WaitReadable(listener, kPatience)) return;
   const Fd socket = AcceptFrom(listener, {});
   if (!socket.valid()) return;
   const std::vector<std::byte> zeros(kCopyBuffer);
   while (bytes > 0) {
     const Result<std::size_t> sent =
         WriteSome(socket, std::span(zeros).first(std::min<std::uint64_t>(bytes, kCopyBuffer)));
-    if (!sent.ok() || (*sent == 0 && !WaitFor(socket, POLLOUT))) return;
+    if (!sent.ok() || (*sent == 0 && !WaitWritable(socket, kPatience))) return;
     bytes -= *sent;
   }
-  WaitFor(socket, POLLIN);  // the reader closes when it has everything
+  WaitReadable(socket, kPatience);  // the reader closes when it has everything
 }
 
 Result<double> Receive(const std::string& address, std::uint64_t bytes) {
-  LYNX_ASSIGN_OR_RETURN(const Fd socket, ConnectTo(address, 5 * kSecondNs, {}));
+  LYNX_ASSIGN_OR_RETURN(const Fd socket, ConnectTo(address, kPatience, {}));
   std::vector<std::byte> buffer(kCopyBuffer);
   std::uint64_t received = 0;
   std::uint64_t first = 0;
   TimeNs start = 0;
   while (received < bytes) {
-    if (!WaitFor(socket, POLLIN)) return IoError("the plain copy stalled");
+    if (!WaitReadable(socket, kPatience)) return IoError("the plain copy stalled");
     LYNX_ASSIGN_OR_RETURN(const std::size_t count, ReadSome(socket, buffer));
     received += count;
     if (start == 0 && count > 0) start = MonotonicNow(), first = count;

@@ -47,6 +47,10 @@ class Node {
             OnEvent(node, event, now);
           }).value();
   }
+  Result<PeerId> Connect(const Node& to) { return net->Connect(to.net->listen_address(), kSecondNs); }
+  void SendRequest(PeerId peer) {
+    net->Call([peer](TransferNode& node, TimeNs now) { EXPECT_TRUE(node.Request(peer, Request(), now).ok()); });
+  }
   // False when it has not come true after `seconds`.
   bool Wait(const std::function<bool()>& until, int seconds = 10) {
     std::unique_lock lock(mutex_);
@@ -56,12 +60,11 @@ class Node {
   int up = 0, down = 0, finished = 0;  // under Wait only
   std::uint64_t bytes = 0;
   Status last_down, last_finish;
-  PeerId last_peer = 0;
 
  private:
   void OnEvent(TransferNode& node, const TransferEvent& event, TimeNs now) {
     const std::lock_guard lock(mutex_);
-    if (const auto* peer = std::get_if<PeerUp>(&event)) ++up, last_peer = peer->peer;
+    if (std::holds_alternative<PeerUp>(event)) ++up;
     if (const auto* peer = std::get_if<PeerDown>(&event)) ++down, last_down = peer->status;
     if (const auto* request = std::get_if<RequestArrived>(&event)) Answer(node, request->request, now);
     if (const auto* offer = std::get_if<OfferArrived>(&event)) (void)node.AcceptOffer(offer->request, now);
@@ -89,6 +92,14 @@ class Node {
  public:
   std::unique_ptr<NetNode> net;  // last: its thread uses the rest
 };
+
+// The status that ends the connection; ok when it has not ended after 5 s of silence.
+inline Status ReadToTheEnd(const Fd& socket) {
+  std::vector<std::byte> buffer(1 << 16);
+  Status status;
+  while (status.ok() && WaitReadable(socket, 5 * kSecondNs)) status = ReadSome(socket, buffer).status();
+  return status;
+}
 
 inline std::size_t OpenDescriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");

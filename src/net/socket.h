@@ -37,7 +37,7 @@ class Fd {
 
 struct TcpOptions {
   // "cubic", "bbr", …; "system" leaves the kernel's default. BBR without the fq qdisc paces loopback and shaped links
-  // far below their rate (docs/measuring.md), so cubic is asked for; a kernel that refuses it keeps its default.
+  // far below their rate (docs/design.md §7), so cubic is asked for; a kernel that refuses it keeps its default.
   std::string congestion_control = "cubic";
   int receive_buffer_bytes = 0;  // 0: the kernel tunes it
 };

@@ -14,10 +14,8 @@ constexpr TimeNs kDetection = 2 * kSecondNs;
 
 }  // namespace
 
-SimDecode::Try::Try(const SimRequest& of, std::shared_ptr<int> live_tries)
-    : request(const_cast<SimRequest*>(&of)),
-      session(SimShape(), SimCodec(of.streams), of.speculation, false),
-      live(std::move(live_tries)) {
+SimDecode::Try::Try(SimRequest* of, std::shared_ptr<int> live_tries)
+    : request(of), session(SimShape(), SimCodec(of->streams), of->speculation, false), live(std::move(live_tries)) {
   ++*live;
 }
 

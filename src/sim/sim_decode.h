@@ -39,7 +39,7 @@ class SimDecode final : public SimNode {
         prefills_(prefills),
         dial_(std::move(dial)) {}
 
-  // The request, which lives as long as the node, ends at some time; `plan` numbers in it are set.
+  // The request, which lives as long as the node, ends at some time.
   void Submit(SimRequest* request);
   void Leave(SimRequest* request);
   std::string Held() const override;
@@ -48,7 +48,7 @@ class SimDecode final : public SimNode {
  private:
   // One transfer of a request, as Generation is.
   struct Try {
-    SimRequest* request = nullptr;
+    SimRequest* const request;
     const Connection* connection = nullptr;
     std::optional<Token> token0;  // shown before
     DecodeSession session;
@@ -59,7 +59,7 @@ class SimDecode final : public SimNode {
     TimeNs due = 0;  // on this node's clock
     Status failure;
     std::shared_ptr<int> live;
-    Try(const SimRequest& request, std::shared_ptr<int> live_tries);
+    Try(SimRequest* request, std::shared_ptr<int> live_tries);
     ~Try() { --*live; }
   };
   using SharedTry = std::shared_ptr<Try>;

@@ -148,7 +148,7 @@ Status SimDecode::Begin(Lane* lane) {
   lane->retry.OnBegin();
   Link& link = links_[std::size_t(*chosen)];
   lane->last_peer = FindPeer(link.connection);
-  const auto now = std::make_shared<Try>(request, live_tries_);
+  const auto now = std::make_shared<Try>(&request, live_tries_);
   now->connection = link.connection;
   now->token0 = lane->retry.token0();
   TransferRequest wire;

@@ -21,7 +21,7 @@ inline constexpr TimeNs kStallNs = 500 * kMillisecondNs;
 // classes up to a stream's own count against it: a residual that its sender holds back never delays an anchor.
 class GrantWindow {
  public:
-  explicit GrantWindow(const NodeConfig& config) : order_(config.order), fixed_bytes_(config.window_bytes) {}
+  explicit GrantWindow(const NodeConfig& config) : fixed_bytes_(config.window_bytes) {}
 
   // `stream` has more available than granted (or may have).
   void Want(IncomingStream* stream);
@@ -55,7 +55,6 @@ class GrantWindow {
   std::uint64_t Room(PeerId peer, int stream_class) const;
   void UpdateWindow(bool may_shrink);
 
-  SendOrder order_;
   std::uint64_t fixed_bytes_;
   double window_ = 256 << 10;  // until the path is known
   RateEstimator rate_;

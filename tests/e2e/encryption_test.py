@@ -13,18 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
-from lynx_processes import Generate, Node
+from lynx_processes import PROMPT, TOY, Generate, ProcessTest, main
 
-PROGRAM = ""
-PROMPT = "The lynx waits in the snow and listens to the small sounds under it. " * 7
-CONTEXT = "4000"
 HANDSHAKE_S = 5.0  # an unfinished handshake is closed then ...
 SLACK_S = 1.5  # ... plus what a loaded machine needs
 
 
-class EncryptionTest(unittest.TestCase):
+class EncryptionTest(ProcessTest):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="lynx-tls-")
         self.addCleanup(self.folder.cleanup)
@@ -34,7 +30,7 @@ class EncryptionTest(unittest.TestCase):
         return str(pathlib.Path(self.folder.name) / name)
 
     def certs(self, folder, *arguments, code=0):
-        run = subprocess.run([PROGRAM, "certs", "--dir", self.path(folder), *arguments], stdin=subprocess.DEVNULL,
+        run = subprocess.run([self.program, "certs", "--dir", self.path(folder), *arguments], stdin=subprocess.DEVNULL,
                              capture_output=True, text=True, timeout=20)
         self.assertEqual(run.returncode, code, run.stderr)
         return run
@@ -44,19 +40,8 @@ class EncryptionTest(unittest.TestCase):
         flags = ["--tls-cert", f"{stem}.pem", "--tls-key", f"{stem}.key", "--tls-ca", f"{self.path('certs')}/ca.pem"]
         return flags + (["--tls-allow", allow] if allow else [])
 
-    def node(self, *arguments):
-        node = Node(PROGRAM, *arguments)
-        self.addCleanup(node.stop)
-        return node
-
-    def prefill(self, *tls):
-        return self.node("prefill", "--model", "toy", "--context", CONTEXT, "--listen", "127.0.0.1:0", *tls)
-
     def generate(self, address, *arguments):
-        generate = Generate(PROGRAM, "--model", "toy", "--context", CONTEXT, "--prefill", address, "--prompt", PROMPT,
-                            "--quiet", *arguments)
-        self.addCleanup(lambda: generate.process.poll() is None and generate.kill())
-        return generate
+        return self.start(Generate, *TOY, "--prefill", address, "--prompt", PROMPT, "--quiet", *arguments)
 
     def check_refused(self, generate, words):
         self.assertEqual(generate.wait(20), 1, generate.stderr)
@@ -68,7 +53,7 @@ class EncryptionTest(unittest.TestCase):
         """The same answer over a slow link, encrypted and not."""
         answers = []
         for prefill_tls, decode_tls in (((), ()), (self.tls("prefill", "decode"), self.tls("decode", "prefill"))):
-            prefill = self.prefill(*prefill_tls)
+            prefill = self.prefill_node(*prefill_tls)
             link = self.node("link", "--to", prefill.address, "--bandwidth", "10mbit")
             generate = self.generate(link.address, "--max-tokens", "50", "--check", "--json", self.path("run.json"),
                                      *decode_tls)
@@ -78,7 +63,7 @@ class EncryptionTest(unittest.TestCase):
         self.assertEqual(answers[0]["tokens"], answers[1]["tokens"])
 
     def test_dead_path_is_noticed(self):
-        prefill = self.prefill(*self.tls("prefill", "decode"))
+        prefill = self.prefill_node(*self.tls("prefill", "decode"))
         link = self.node("link", "--to", prefill.address, "--bandwidth", "500kbit")
         generate = self.generate(link.address, *self.tls("decode", "prefill"))
         prefill.wait_for("request", 20)  # its pages travel for seconds
@@ -88,7 +73,7 @@ class EncryptionTest(unittest.TestCase):
 
     def test_strangers(self):
         """B14, fault 24: each is refused with its reason on both sides, and the node serves on."""
-        prefill = self.prefill(*self.tls("prefill", "decode"))
+        prefill = self.prefill_node(*self.tls("prefill", "decode"))
         self.certs("other", "--name", "decode")
         self.certs("certs", "--name", "someone")
         cases = (
@@ -108,7 +93,7 @@ class EncryptionTest(unittest.TestCase):
 
     def test_another_tls_library_user(self):
         """Python's ssl module, without a certificate and with an old version."""
-        prefill = self.prefill(*self.tls("prefill", "decode"))
+        prefill = self.prefill_node(*self.tls("prefill", "decode"))
         host, port = prefill.address.rsplit(":", 1)
         for version, words in ((ssl.TLSVersion.TLSv1_3, "the peer has no certificate"),
                                (ssl.TLSVersion.TLSv1_2, "unsupported protocol")):
@@ -123,7 +108,7 @@ class EncryptionTest(unittest.TestCase):
 
     def test_stalled_handshake(self):
         """B14: whoever connects and says nothing is gone after five seconds."""
-        prefill = self.prefill(*self.tls("prefill", "decode"))
+        prefill = self.prefill_node(*self.tls("prefill", "decode"))
         host, port = prefill.address.rsplit(":", 1)
         begin = time.monotonic()
         with socket.create_connection((host, int(port)), 5) as silent:
@@ -135,7 +120,7 @@ class EncryptionTest(unittest.TestCase):
 
     def test_renewed(self):
         """New files are used by the next connection."""
-        prefill = self.prefill(*self.tls("prefill"))
+        prefill = self.prefill_node(*self.tls("prefill"))
         self.certs("certs", "--name", "renewed")
         for ending in ("pem", "key"):
             shutil.copy(f"{self.path('certs')}/renewed.{ending}", f"{self.path('certs')}/prefill.{ending}")
@@ -169,5 +154,4 @@ class EncryptionTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    main()

@@ -10,27 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
 from http_processes import Curl, HttpNode, events
-from lynx_processes import END, PAGE, REQUEST, Generate, Node, Tap
+from lynx_processes import DURING_ANCHOR, END, PROMPT, TOY, UNFINISHED, Generate, ProcessTest, main
 
-PROGRAM = ""
-PROMPT = "The lynx waits in the snow and listens to the small sounds under it. " * 7
-TOY = ("--model", "toy", "--context", "4000")
-LEAVE_AT = {"before the request": (True, REQUEST, 0, 1, False), "during the anchor": (False, PAGE, 0, 3, True),
-            "after the anchor": (False, PAGE, 1, 1, False), "during the residual": (False, PAGE, 1, 3, True),
-            "before the end": (False, END, 1, 1, False)}
+LEAVE_AT = {**UNFINISHED, "before the end": (False, END, 1, 1, False)}
 
 
-class HttpTest(unittest.TestCase):
-    def node(self, kind, *arguments):
-        node = kind(PROGRAM, *arguments)
-        self.addCleanup(node.stop)
-        return node
-
+class HttpTest(ProcessTest):
     def serve(self, *arguments):
-        return self.node(HttpNode, "serve", *TOY, *arguments)
+        return self.start(HttpNode, "serve", *TOY, *arguments)
+
+    def decode(self, prefill, *arguments):
+        return self.start(HttpNode, "decode", *TOY, "--prefill", prefill.address, *arguments)
 
     def ask(self, node, stream=False, tokens=24, **more):
         curl = Curl(node.address + "/v1/completions",
@@ -41,7 +33,7 @@ class HttpTest(unittest.TestCase):
     def test_top_shows_the_counters(self):
         node = self.serve()
         address = node.address.removeprefix("http://")
-        top = subprocess.Popen([PROGRAM, "top", "--http", address, "--interval", "2",
+        top = subprocess.Popen([self.program, "top", "--http", address, "--interval", "2",
                                 "--count", "1", "--json"], stdout=subprocess.PIPE, text=True)
         time.sleep(0.3)  # its first look
         self.assertEqual(self.ask(node).wait()[0], 200)
@@ -50,19 +42,19 @@ class HttpTest(unittest.TestCase):
         self.assertGreater(row["tokens_per_s"], 0)
         self.assertGreater(row["ttft_s"], 0)
         self.assertEqual(len(row["stream_bytes_per_s"]), 2)
-        screen = subprocess.run([PROGRAM, "top", "--http", address, "--interval", "0.1", "--count", "1"],
+        screen = subprocess.run([self.program, "top", "--http", address, "--interval", "0.1", "--count", "1"],
                                 capture_output=True, text=True, timeout=20)
         self.assertEqual(screen.returncode, 0)
         self.assertIn("done 1 ", screen.stdout)
         node.stop()
-        gone = subprocess.run([PROGRAM, "top", "--http", address], capture_output=True, text=True, timeout=20)
+        gone = subprocess.run([self.program, "top", "--http", address], capture_output=True, text=True, timeout=20)
         self.assertEqual(gone.returncode, 1)
         self.assertIn("nothing answers at", gone.stderr)
 
     def test_answers_as_generate_does(self):
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
-        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address)
-        generate = Generate(PROGRAM, *TOY, "--prefill", prefill.address, "--prompt", PROMPT, "--max-tokens", "24")
+        prefill = self.prefill_node()
+        node = self.decode(prefill)
+        generate = self.start(Generate, *TOY, "--prefill", prefill.address, "--prompt", PROMPT, "--max-tokens", "24")
         self.assertEqual(generate.wait(30), 0, generate.stderr)
         expected = generate.stdout.removesuffix("\n")
         status, body = self.ask(node).wait()
@@ -99,13 +91,12 @@ class HttpTest(unittest.TestCase):
         self.assertEqual(counters['lynx_requests_total{outcome="refused"}'], statuses.count(503))
 
     def test_clients_leave_at_every_phase(self):
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        prefill = self.prefill_node()
         for name, where in LEAVE_AT.items():
             for stream in (False, True):
                 with self.subTest(name, stream=stream):
-                    tap = Tap(prefill.address)
-                    self.addCleanup(tap.stop)
-                    node = self.node(HttpNode, "decode", *TOY, "--prefill", tap.address)
+                    tap = self.tap_of(prefill)
+                    node = self.decode(tap)
                     tap.hold(*where)
                     curl = self.ask(node, stream, lynx={"codec": "nested"})
                     tap.held()
@@ -118,14 +109,14 @@ class HttpTest(unittest.TestCase):
                     node.stop()
 
     def test_prefill_node_goes_and_comes(self):
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
-        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address)
+        prefill = self.prefill_node()
+        node = self.decode(prefill)
         self.assertEqual(self.ask(node).wait()[0], 200)
         prefill.kill()
         status, body = self.ask(node).wait()
         self.assertEqual(status, 503, body)
         self.assertIn("error", json.loads(body))
-        self.node(Node, "prefill", *TOY, "--listen", prefill.address)
+        self.prefill_node(listen=prefill.address)
         node.wait_counter("lynx_prefill_ready", 1)
         self.assertEqual(self.ask(node).wait()[0], 200)
 
@@ -142,13 +133,12 @@ class HttpTest(unittest.TestCase):
             node.wait_for("stopping", 10)
             self.assertNotIn("sesame", "".join(node.log))
 
-    def held_request(self, node_arguments=()):
+    def held_request(self, *node_arguments):
         """A node with a request that does not end."""
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
-        tap = Tap(prefill.address)
-        self.addCleanup(tap.stop)
-        node = self.node(HttpNode, "decode", *TOY, "--prefill", tap.address, *node_arguments)
-        tap.hold(*LEAVE_AT["during the anchor"])
+        prefill = self.prefill_node()
+        tap = self.tap_of(prefill)
+        node = self.decode(tap, *node_arguments)
+        tap.hold(*DURING_ANCHOR)
         curl = self.ask(node)
         tap.held()
         return node, tap, curl
@@ -162,7 +152,7 @@ class HttpTest(unittest.TestCase):
         self.assertEqual(node.process.wait(10), 0)
 
     def test_sigterm_has_a_limit(self):
-        node, _, curl = self.held_request(("--drain", "0.3"))
+        node, _, curl = self.held_request("--drain", "0.3")
         node.process.send_signal(signal.SIGTERM)
         status, body = curl.wait()
         self.assertEqual(status, 503)
@@ -178,5 +168,4 @@ class HttpTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    main()

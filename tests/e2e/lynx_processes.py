@@ -6,12 +6,25 @@ import queue
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
+import unittest
 
 # Frame header, docs/wire.md.
 HEADER_BYTES = 40
-REQUEST, PREFILL_DONE, PAGE, END = 5, 6, 10, 11
+REQUEST, PAGE, END = 5, 10, 11
+
+TOY = ("--model", "toy", "--context", "4000")
+PROMPT = "The lynx waits in the snow and listens to the small sounds under it. " * 7
+
+# Where Tap holds a transfer: (up, frame type, stream, count, in the middle of the frame).
+BEFORE_REQUEST = (True, REQUEST, 0, 1, False)
+DURING_ANCHOR = (False, PAGE, 0, 3, True)
+AFTER_ANCHOR = (False, PAGE, 1, 1, False)
+DURING_RESIDUAL = (False, PAGE, 1, 3, True)
+UNFINISHED = {"before the request": BEFORE_REQUEST, "during the anchor": DURING_ANCHOR,
+              "after the anchor": AFTER_ANCHOR, "during the residual": DURING_RESIDUAL}
 
 
 class Node:
@@ -78,6 +91,10 @@ class Generate:
     def kill(self):
         self.process.kill()
         self.stdout, self.stderr = self.process.communicate()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.kill()
 
 
 class _FrameReader:
@@ -193,6 +210,34 @@ class Tap:
                     end.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     pass
+
+
+class ProcessTest(unittest.TestCase):
+    """Ends what it starts."""
+
+    program = ""
+
+    def start(self, kind, *arguments):
+        process = kind(self.program, *arguments)
+        self.addCleanup(process.stop)
+        return process
+
+    def node(self, *arguments):
+        return self.start(Node, *arguments)
+
+    def prefill_node(self, *arguments, listen="127.0.0.1:0"):
+        return self.node("prefill", *TOY, "--listen", listen, *arguments)
+
+    def tap_of(self, node):
+        tap = Tap(node.address)
+        self.addCleanup(tap.stop)
+        return tap
+
+
+def main():
+    """Runs the tests of a script whose first argument is the lynx program."""
+    ProcessTest.program = sys.argv.pop(1)
+    unittest.main(verbosity=2)
 
 
 RUN_FIELDS = {

@@ -12,44 +12,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
-from lynx_processes import END, PAGE, REQUEST, Generate, Node, Tap, check_report
+from lynx_processes import (BEFORE_REQUEST, DURING_ANCHOR, DURING_RESIDUAL, END, PROMPT, TOY, UNFINISHED, Generate,
+                            ProcessTest, check_report, main)
 
-PROGRAM = ""
 VERDICT_S = 2.0  # dead or silent peers are noticed within this ...
 SLACK_S = 1.5  # ... plus what a loaded machine needs to start and end a process
-PROMPT = "The lynx waits in the snow and listens to the small sounds under it. " * 7
-CONTEXT = "4000"
-
-# Where the transfer is held: (up, frame type, stream, count, in the middle of the frame).
-BEFORE_REQUEST = (True, REQUEST, 0, 1, False)
-DURING_ANCHOR = (False, PAGE, 0, 3, True)
-AFTER_ANCHOR = (False, PAGE, 1, 1, False)
-DURING_RESIDUAL = (False, PAGE, 1, 3, True)
-UNFINISHED = {"before the request": BEFORE_REQUEST, "during the anchor": DURING_ANCHOR,
-              "after the anchor": AFTER_ANCHOR, "during the residual": DURING_RESIDUAL}
 
 
-class ProcessesTest(unittest.TestCase):
+class ProcessesTest(ProcessTest):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="lynx-e2e-")
         self.addCleanup(self.folder.cleanup)
-        self.prefill = self.node("prefill", "--model", "toy", "--context", CONTEXT, "--listen", "127.0.0.1:0")
-        self.tap = Tap(self.prefill.address)
-        self.addCleanup(self.tap.stop)
+        self.prefill = self.prefill_node()
+        self.tap = self.tap_of(self.prefill)
         self.link = self.node("link", "--to", self.tap.address, "--bandwidth", "2mbit", "--delay", "1ms")
 
-    def node(self, *arguments):
-        node = Node(PROGRAM, *arguments)
-        self.addCleanup(node.stop)
-        return node
-
     def generate(self, *arguments, address=None):
-        generate = Generate(PROGRAM, "--model", "toy", "--context", CONTEXT, "--prefill", address or self.link.address,
-                            "--prompt", PROMPT, "--overlap", "off", "--retries", "0", "--quiet", *arguments)
-        self.addCleanup(lambda: generate.process.poll() is None and generate.kill())
-        return generate
+        return self.start(Generate, *TOY, "--prefill", address or self.link.address, "--prompt", PROMPT, "--overlap",
+                          "off", "--retries", "0", "--quiet", *arguments)
 
     def check_serves(self):
         """The prefill node still answers, around link and tap, and has forgotten the request that ended early."""
@@ -73,9 +54,8 @@ class ProcessesTest(unittest.TestCase):
     def test_prefill_killed(self):
         for name, where in UNFINISHED.items():
             with self.subTest(name):
-                prefill = self.node("prefill", "--model", "toy", "--context", CONTEXT, "--listen", "127.0.0.1:0")
-                tap = Tap(prefill.address)
-                self.addCleanup(tap.stop)
+                prefill = self.prefill_node()
+                tap = self.tap_of(prefill)
                 link = self.node("link", "--to", tap.address, "--bandwidth", "2mbit")
                 tap.hold(*where)
                 generate = self.generate("--max-tokens", "20", address=link.address)
@@ -200,8 +180,8 @@ class ProcessesTest(unittest.TestCase):
 
     def test_demo(self):
         """Every codec over the slow link, drafts on the anchor, exact."""
-        demo = subprocess.run([PROGRAM, "demo", "--model", "toy", "--context", CONTEXT, "--prompt-tokens", "800",
-                               "--max-tokens", "40", "--bandwidth", "1mbit", "--json", self.path("demo.json")],
+        demo = subprocess.run([self.program, "demo", *TOY, "--prompt-tokens", "800", "--max-tokens", "40",
+                               "--bandwidth", "1mbit", "--json", self.path("demo.json")],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         self.assertEqual(demo.returncode, 0, demo.stderr)
         self.assertEqual(demo.stderr, "")
@@ -218,5 +198,4 @@ class ProcessesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    main()

@@ -37,7 +37,6 @@ class Cluster:
         return Node(self.program, "prefill", *TOY, "--listen", listen, "--drain", "1")
 
     def restart_prefill(self, index):
-        self.prefill[index].kill()
         self.prefill[index].stop()
         self.prefill[index] = self.start_prefill(self.addresses[index])
 

@@ -1,6 +1,5 @@
 // Both ends of a transfer without models: synthetic page streams over real sockets, and a plain TCP copy over the same
 // path. The namespace test runs one process per machine of its network.
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@ namespace {
 
 constexpr std::size_t kPageBytes = 128 << 10;
 constexpr std::size_t kUnitBytes = 1 << 10;  // of the sizes that a request carries as its tokens
-constexpr int kPatienceMs = 20'000;
+constexpr TimeNs kPatience = 20 * kSecondNs;
 
 struct Flags {
   std::string order = "strict";  // or fifo
@@ -63,20 +62,14 @@ NetOptions OptionsOf(const Flags& flags, NodeRole role) {
 
 // --- plain copy: zeros until the reader leaves ---
 
-bool WaitFor(const Fd& socket, short events) {
-  pollfd polled{socket.get(), events, 0};
-  return poll(&polled, 1, kPatienceMs) > 0;
-}
-
 void ServeCopies(const Fd& listener) {
   const std::vector<std::byte> zeros(64 << 10);
   for (;;) {
-    pollfd polled{listener.get(), POLLIN, 0};
-    poll(&polled, 1, -1);
+    if (!WaitReadable(listener, kPatience)) continue;
     const Fd socket = AcceptFrom(listener, {});
     while (socket.valid()) {
       const Result<std::size_t> sent = WriteSome(socket, zeros);
-      if (!sent.ok() || (*sent == 0 && !WaitFor(socket, POLLOUT))) break;
+      if (!sent.ok() || (*sent == 0 && !WaitWritable(socket, kPatience))) break;
     }
   }
 }
@@ -88,7 +81,7 @@ Result<double> Copy(const Flags& flags) {
   std::uint64_t received = 0;
   TimeNs start = 0;
   while (received < flags.copy_bytes) {
-    if (!WaitFor(socket, POLLIN)) return IoError("the plain copy stalled");
+    if (!WaitReadable(socket, kPatience)) return IoError("the plain copy stalled");
     LYNX_ASSIGN_OR_RETURN(const std::size_t count, ReadSome(socket, buffer));
     if (start == 0) {
       start = MonotonicNow();
@@ -209,7 +202,7 @@ class DecodeRun {
   Status WaitUntil(Condition condition) {
     std::unique_lock lock(mutex_);
     const bool came =
-        changed_.wait_for(lock, std::chrono::milliseconds(kPatienceMs), [&] { return !failure_.ok() || condition(); });
+        changed_.wait_for(lock, std::chrono::nanoseconds(kPatience), [&] { return !failure_.ok() || condition(); });
     if (!failure_.ok()) return failure_;
     return came ? Ok() : IoError("the transfer stalled");
   }
