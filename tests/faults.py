@@ -25,7 +25,7 @@ def tests_of(root):
             if name.startswith("test_"):
                 names.add(f"{cls}.{name}")
     for path in (root / "tests").rglob("CMakeLists.txt"):
-        names |= set(re.findall(r"add_test\(NAME (\w+)", path.read_text()))
+        names |= set(re.findall(r"(?:add_test\(NAME|lynx_script_test\() ?(\w+)", path.read_text()))
     names |= {path.stem for path in (root / "tests/fuzz").glob("*_fuzz.cc")}
     return names
 

@@ -146,7 +146,7 @@ class EncryptionTest(ProcessTest):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
 
-        run = subprocess.run([PROGRAM, "certs", "--dir", self.path("new"), "--name", "spiffe://" + "x" * 190],
+        run = subprocess.run([self.program, "certs", "--dir", self.path("new"), "--name", "spiffe://" + "x" * 190],
                              preexec_fn=full, capture_output=True, text=True, timeout=20)
         self.assertEqual(run.returncode, 1, run.stderr)
         self.assertEqual(list(pathlib.Path(self.path("new")).iterdir()), [])

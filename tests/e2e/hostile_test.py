@@ -7,25 +7,15 @@ import pathlib
 import resource
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-import unittest
 
 from http_processes import Curl, HttpNode
-from lynx_processes import Generate, Node
-
-PROGRAM = ""
-TOY = ("--model", "toy", "--context", "4000")
+from lynx_processes import TOY, Generate, Node, ProcessTest, main
 
 
-class HostileTest(unittest.TestCase):
-    def node(self, kind, *arguments):
-        node = kind(PROGRAM, *arguments)
-        self.addCleanup(node.stop)
-        return node
-
+class HostileTest(ProcessTest):
     def ask(self, node, prompt="The lynx waits in the snow"):
         curl = Curl(node.address + "/v1/completions", {"prompt": prompt, "max_tokens": 8, "temperature": 0})
         self.addCleanup(curl.leave)
@@ -46,7 +36,7 @@ class HostileTest(unittest.TestCase):
 
     def test_bodies_of_many_values(self):
         """Whatever they contain, many bodies at once take little more memory than one does."""
-        node = self.node(HttpNode, "serve", *TOY)
+        node = self.start(HttpNode, "serve", *TOY)
         body = b'{"prompt":[' + b"1," * 4_000_000 + b"1]}"
         head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
         count = 12
@@ -70,7 +60,7 @@ class HostileTest(unittest.TestCase):
         self.assertEqual(self.ask(node)[0], 200)
 
     def test_no_thread_left(self):
-        node = self.node(HttpNode, "serve", *TOY)
+        node = self.start(HttpNode, "serve", *TOY)
         limit = self.memory(node, "VmSize") + (4 << 20)
         resource.prlimit(node.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         for client in [self.connect(node) for _ in range(20)]:
@@ -85,7 +75,7 @@ class HostileTest(unittest.TestCase):
         for gone in (True, False):
             with self.subTest(gone=gone):
                 out, into = os.pipe()
-                process = subprocess.Popen([PROGRAM, "prefill", *TOY, "--listen", "127.0.0.1:0"], stderr=into,
+                process = subprocess.Popen([self.program, "prefill", *TOY, "--listen", "127.0.0.1:0"], stderr=into,
                                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
                 self.addCleanup(process.stdout.close)
                 self.addCleanup(process.wait)
@@ -102,7 +92,7 @@ class HostileTest(unittest.TestCase):
                     os.set_blocking(into, True)  # of the pipe, so the node's end too
                 os.close(into)
                 for _ in range(2):
-                    generate = Generate(PROGRAM, *TOY, "--prefill", address, "--prompt", "Hi", "--max-tokens", "4")
+                    generate = Generate(self.program, *TOY, "--prefill", address, "--prompt", "Hi", "--max-tokens", "4")
                     self.assertEqual(generate.wait(20), 0, generate.stderr)
 
     def test_dead_machines_keep_nobody_waiting(self):
@@ -119,13 +109,13 @@ class HostileTest(unittest.TestCase):
                 client.setblocking(False)
                 client.connect_ex(listener.getsockname())
             dead += ["--prefill", f"127.0.0.1:{listener.getsockname()[1]}"]
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
-        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address, *dead)
+        prefill = self.start(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        node = self.start(HttpNode, "decode", *TOY, "--prefill", prefill.address, *dead)
         node.wait_counter("lynx_prefill_ready", 1, 20)
         time.sleep(11)  # all have failed
         prefill.kill()
         time.sleep(0.3)
-        self.node(Node, "prefill", *TOY, "--listen", prefill.address)
+        self.start(Node, "prefill", *TOY, "--listen", prefill.address)
         node.wait_counter("lynx_prefill_ready", 1, 6)
         self.assertEqual(self.ask(node)[0], 200)
         node.process.terminate()
@@ -133,27 +123,27 @@ class HostileTest(unittest.TestCase):
 
     def test_a_prefill_node_that_does_not_fit(self):
         """Not the client's fault, and the log says why."""
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
-        node = self.node(HttpNode, "decode", *TOY, "--prefill", prefill.address)
+        prefill = self.start(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        node = self.start(HttpNode, "decode", *TOY, "--prefill", prefill.address)
         prefill.kill()
-        other = self.node(Node, "prefill", "--model", "toy:2", "--context", "4000", "--listen", prefill.address)
+        other = self.start(Node, "prefill", "--model", "toy:2", "--context", "4000", "--listen", prefill.address)
         node.wait_for("revision differs", 10)
         status, body = self.ask(node)
         self.assertEqual(status, 503, body)
         self.assertIn("revision differs", body)
         other.kill()
-        self.node(Node, "prefill", "--model", "toy", "--context", "16", "--listen", prefill.address)
+        self.start(Node, "prefill", "--model", "toy", "--context", "16", "--listen", prefill.address)
         node.wait_counter("lynx_prefill_ready", 1)
         status, body = self.ask(node)
         self.assertEqual(status, 400, body)  # 429 would be tried again and again
         self.assertIn("the prefill node takes 16", body)
 
     def test_lists_that_are_none(self):
-        prefill = self.node(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
+        prefill = self.start(Node, "prefill", *TOY, "--listen", "127.0.0.1:0")
         with tempfile.TemporaryDirectory(prefix="lynx-e2e-") as folder:
             path = pathlib.Path(folder, "nodes")
             path.write_text(prefill.address)
-            node = self.node(HttpNode, "decode", *TOY, "--prefill-file", str(path))
+            node = self.start(HttpNode, "decode", *TOY, "--prefill-file", str(path))
             for make in (lambda: path.symlink_to("/dev/zero"), path.mkdir, lambda: path.write_bytes(b"\0" * 100)):
                 path.rmdir() if path.is_dir() else path.unlink()
                 make()
@@ -163,5 +153,4 @@ class HostileTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    main()
