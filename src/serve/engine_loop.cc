@@ -208,7 +208,6 @@ bool EngineLoop::Turn() {
   }
   if (!lanes.empty()) last_step_lanes_ = int(lanes.size());
   const std::lock_guard lock(mutex_);
-  stats_.running = int(running_.size());
   stats_.steps += lanes.empty() ? 0 : 1;
   stats_.shared_steps += lanes.size() > 1 ? 1 : 0;
   stats_.step_inputs += lanes.size();

@@ -14,8 +14,8 @@ namespace lynx {
 // run-length text ("64x30", "256x5,512x1").
 std::vector<LayoutField> LayoutOf(const EngineInfo& engine);
 
-// The most that the page streams of the first `tokens` tokens can take, per stream: what a prefill node offers and a
-// decode node takes.
+// The most that the page streams of `tokens` tokens from `first_token` on can take, per stream: what a prefill node
+// offers and a decode node takes.
 std::vector<std::uint64_t> MostStreamBytes(const Codec& codec, const CacheShape& shape, int first_token, int tokens);
 
 }  // namespace lynx
