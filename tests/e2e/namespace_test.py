@@ -237,7 +237,10 @@ def interrupt(*_):
 
 
 def main():
-    global PROGRAM, LYNX, MIN_GOODPUT
+    global PROGRAM, LYNX, MIN_GOODPUT, RATE, BURST, ANCHOR_KIB, COPY_BYTES
+    if "--gbit" in sys.argv:  # all of it five times as fast
+        sys.argv.remove("--gbit")
+        RATE, BURST, ANCHOR_KIB, COPY_BYTES = "1gbit", "640kb", 5 * ANCHOR_KIB, 5 * COPY_BYTES
     PROGRAM, LYNX = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # so that atexit runs
