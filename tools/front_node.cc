@@ -69,7 +69,7 @@ void FrontFlags::AddTo(CLI::App* app) {
   AddNumber(app, "--max-body", max_body_mib, "length of a request at most", 1, 1024, "MIB");
   AddNumber(app, "--drain", drain_s, "when stopping: time for requests under way", 0, 86400, "S");
   app->add_option("--codec", codec,
-                  ListOf(CodecNames()) + ", or auto: by the rate of the link; parameters as name:key=value")
+                  ListOf(CodecNames()) + ", or auto: by prompt, link and engine; parameters as name:key=value")
       ->capture_default_str()
       ->type_name("CODEC");
   AddNumber(app, "--max-drafts", max_drafts, "drafts at most; 0 never drafts", 0, 1024);

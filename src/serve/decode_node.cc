@@ -241,25 +241,28 @@ class DecodeNode::Impl {
     return id;
   }
 
-  // Engine thread.
+  // --- engine thread ---
+  // Of the link, as any request under way or the newest that has ended saw it; 0: not known.
+  double LinkRate() const {
+    double rate = rate_bps_;
+    for (const auto& [id, generation] : begun_) rate = std::max(rate, generation->rate_bps());
+    return rate;
+  }
+
   bool LinkHasRoom(const Generation& next) const {
-    double left = 0, rate = rate_bps_;
-    for (const auto& [id, generation] : begun_) {
-      left += double(generation->AnchorBytesLeft());
-      rate = std::max(rate, generation->rate_bps());
-    }
+    const double rate = LinkRate();
+    double left = 0;
+    for (const auto& [id, generation] : begun_) left += double(generation->AnchorBytesLeft());
     return left == 0 || rate == 0 || (left + double(next.anchor_bytes())) * 8 <= rate * options_.anchors_s;
   }
 
-  // Engine thread.
   bool AnchorFirst(const Generation& next, const GenerateRequest& request) const {
     if (request.anchor_order != AnchorOrder::kAuto) return request.anchor_order == AnchorOrder::kFirst;
     LinkTurn turn;
     turn.anchor_bytes = double(next.anchor_bytes());
-    turn.bytes_per_s = rate_bps_ / 8;
+    turn.bytes_per_s = LinkRate() / 8;
     turn.residual_bytes = double(next.all_bytes() - next.anchor_bytes());
     for (const auto& [id, generation] : begun_) {
-      turn.bytes_per_s = std::max(turn.bytes_per_s, generation->rate_bps() / 8);
       const std::uint64_t left = generation->AllBytesLeft();
       turn.bytes_ahead += double(left);
       turn.ahead += left > 0 ? 1 : 0;

@@ -139,17 +139,7 @@ TEST_F(ManyNodes, AnotherPrefillNodeTakesOver) {
     const auto node = Start(Options({dying->address()}));
     ASSERT_TRUE(node->AwaitPrefill().ok());
     const GenerateRequest request = RequestFor(RandomPrompt(600, std::uint64_t(death)));
-    std::atomic<bool> die = false;
-    CountingObserver observer([&](int call) { die = die || call == death; });
-    std::thread killer([&] {
-      while (!die) std::this_thread::yield();
-      const std::string address = dying->address();
-      dying.reset();
-      dying = std::make_unique<PrefillServer>(LongToy(), address);  // as a new process would
-    });
-    const auto result = node->Generate(request, &observer, nullptr);
-    die = true;
-    killer.join();
+    const auto result = GenerateWhileDying(node.get(), request, &dying, death);
     ASSERT_TRUE(result.ok() || result.status().code() == ErrorCode::kIo) << result.status().ToString();
     if (result.ok()) {
       ExpectExact(result, Expected(request));

@@ -148,6 +148,24 @@ class CountingObserver : public GenerateObserver {
   std::function<void(int)> function_;
 };
 
+// Runs the request while the prefill node dies at the observer's call number `death`; another begins at its address, as
+// a new process would.
+inline Result<GenerateResult> GenerateWhileDying(DecodeNode* node, const GenerateRequest& request,
+                                                 std::unique_ptr<PrefillServer>* dying, int death) {
+  std::atomic<bool> die = false;
+  CountingObserver observer([&](int call) { die = die || call == death; });
+  std::thread killer([&] {
+    while (!die) std::this_thread::yield();
+    const std::string address = (*dying)->address();
+    dying->reset();
+    *dying = std::make_unique<PrefillServer>(LongToy(), address);
+  });
+  auto result = node->Generate(request, &observer, nullptr);
+  die = true;
+  killer.join();
+  return result;
+}
+
 inline GenerateRequest RequestFor(std::vector<Token> prompt, const std::string& codec = "nested",
                                   const SamplingOptions& sampling = {}) {
   GenerateRequest request;

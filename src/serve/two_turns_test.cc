@@ -221,17 +221,7 @@ TEST_F(TwoTurns, AnotherPrefillNodeTakesOver) {
     Start(Options(dying->address()));
     const GenerateRequest request = RequestFor(RandomPrompt(300, std::uint64_t(death)), "raw");
     const GenerateRequest second = GoOn(request, Exact(request), 500);
-    std::atomic<bool> die = false;
-    CountingObserver observer([&](int call) { die = die || call == death; });
-    std::thread killer([&] {
-      while (!die) std::this_thread::yield();
-      const std::string address = dying->address();
-      dying.reset();
-      dying = std::make_unique<PrefillServer>(LongToy(), address);  // as a new process would
-    });
-    const auto result = node_->Generate(second, &observer, nullptr);
-    die = true;
-    killer.join();
+    const auto result = GenerateWhileDying(node_.get(), second, &dying, death);
     ASSERT_TRUE(result.ok() || result.status().code() == ErrorCode::kIo) << result.status().ToString();
     if (!result.ok()) continue;
     ExpectExact(result, Expected(second));
